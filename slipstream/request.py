@@ -1,0 +1,286 @@
+"""What a user asks for (SamplingParams), what the engine tracks (Request), what it answers (RequestOutput)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+
+
+class RequestError(ValueError):
+    """A request that cannot be served as asked; becomes an HTTP 4xx with an OpenAI-shaped body.
+
+    Attributes:
+        message: what was wrong, the value, and the nearest value that works.
+        parameter: the request field at fault, or None.
+        code: a short machine-readable word, or None.
+    """
+
+    def __init__(self, message: str, parameter: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.parameter = parameter
+        self.code = code
+
+
+class FinishReason(StrEnum):
+    """Why a request ended; the values are OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen. Names and meanings follow vLLM and the OpenAI API.
+
+    Attributes:
+        n: number of choices; each is a request of its own with its own choice index.
+        temperature: 0 is greedy.
+        top_p: keep the smallest set of tokens whose probability reaches this, in (0, 1].
+        top_k: keep this many tokens; 0 (or -1) keeps all.
+        min_p: drop tokens less likely than min_p times the likeliest, in [0, 1].
+        seed: any integer; None draws one on arrival, which the engine records.
+        max_tokens: output tokens at most; None means up to the model's limit.
+        min_tokens: EOS and stop token ids cannot be sampled, and stop strings are not looked for, before this many.
+        stop: strings that end the text; they are not part of it unless `include_stop_str_in_output`.
+        stop_token_ids: token ids that end the output like EOS.
+        ignore_eos: go on past EOS.
+        logit_bias: token id -> number added to its logit.
+        presence_penalty: subtracted once from logits of tokens in the output, in [-2, 2].
+        frequency_penalty: subtracted per occurrence in the output, in [-2, 2].
+        repetition_penalty: divides positive (multiplies negative) logits of tokens in prompt or output, > 0.
+        logprobs: number of alternatives to report beside each sampled token's log probability; None reports nothing.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_range("n", self.n, 1, 128)
+        _check_range("temperature", self.temperature, 0.0, 100.0)
+        if not 0.0 < self.top_p <= 1.0:
+            raise RequestError(f"top_p must be in (0, 1], got {self.top_p}; 1 keeps every token", "top_p")
+        if self.top_k < -1:
+            raise RequestError(f"top_k must be 0 (all tokens) or positive, got {self.top_k}", "top_k")
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0.0):
+            raise RequestError(
+                f"repetition_penalty must be greater than 0, got {self.repetition_penalty}; 1 switches it off",
+                "repetition_penalty",
+            )
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise RequestError(f"max_tokens must be at least 1, got {self.max_tokens}", "max_tokens")
+        if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
+            raise RequestError(
+                f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), got {self.min_tokens}", "min_tokens"
+            )
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise RequestError(f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}", "stop")
+        if any(not text for text in self.stop):
+            raise RequestError("stop must not contain an empty string", "stop")
+        if self.logprobs is not None:
+            _check_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        for token_id, bias in self.logit_bias.items():
+            if not -100.0 <= bias <= 100.0:
+                raise RequestError(
+                    f"logit_bias of token {token_id} must be between -100 and 100, got {bias}", "logit_bias"
+                )
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # also refuses NaN
+        nearest = low if not value > high else high
+        raise RequestError(f"{name} must be between {low} and {high}, got {value}; the nearest is {nearest}", name)
+
+
+@dataclass(slots=True)
+class Logprobs:
+    """Log probabilities at one output position, of the model's own distribution (before temperature and filters).
+
+    Attributes:
+        logprob: of the sampled token.
+        rank: of the sampled token, 1 is the likeliest.
+        top: (token id, log probability), likeliest first.
+    """
+
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...]
+
+
+class RequestStatus(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Request:
+    """One choice of one user's request, as the scheduler tracks it. Only the scheduler changes it after creation.
+
+    Positions are 0-based token indices. `token_ids` holds prompt and output; the newest one is the *anchor*, whose KV
+    is not computed yet, so a decoding request has `num_computed_tokens == len(token_ids) - 1`.
+
+    Attributes:
+        request_id: unique while the engine lives.
+        token_ids: prompt then output; the scheduler appends.
+        num_prompt_tokens: length of the prompt.
+        sampling: parameters; `max_total_tokens` and `stop_token_ids` below already hold what follows from them.
+        seed, choice_index: with the output position they key every random draw (design 5).
+        stop_token_ids: EOS (unless ignored) and the user's stop ids.
+        max_total_tokens: prompt and output tokens at most; set by the scheduler on arrival.
+        priority: lower is served first.
+        arrival_time: seconds on the engine's clock.
+        cache_salt: requests share prefix-cache blocks only with the same salt.
+        num_computed_tokens: tokens whose KV is in `block_ids`, committed results only.
+        num_cached_tokens: how many of the prompt's tokens the prefix cache gave at the first admission.
+        epoch: grows at each preemption; a result of an older epoch is stale.
+        in_flight_rows, in_flight_emits: target rows and emitting steps scheduled and not committed yet (lag 1).
+        block_ids: block table. block_hashes: chain hashes of its full blocks, as far as known.
+        num_hashed_blocks: blocks of the table already offered to the prefix cache.
+        draft_handle, num_draft_tokens: the step whose draft pass made the drafts at hand, and how many (upper bound).
+        draft_confidences: survival chance per draft, when the drafter says.
+    """
+
+    __slots__ = (
+        "arrival_time",
+        "block_hashes",
+        "block_ids",
+        "cache_salt",
+        "choice_index",
+        "draft_confidences",
+        "draft_handle",
+        "epoch",
+        "finish_reason",
+        "first_scheduled_time",
+        "in_flight_emits",
+        "in_flight_rows",
+        "max_total_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_draft_tokens",
+        "num_hashed_blocks",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "priority",
+        "queue_key",
+        "request_id",
+        "sampling",
+        "seed",
+        "status",
+        "stop_reason",
+        "stop_token_ids",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        seed: int = 0,
+        choice_index: int = 0,
+        eos_token_ids: Sequence[int] = (),
+        priority: int = 0,
+        arrival_time: float = 0.0,
+        cache_salt: str = "",
+    ) -> None:
+        self.request_id = request_id
+        self.token_ids = list(prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.sampling = sampling
+        self.seed = seed
+        self.choice_index = choice_index
+        self.stop_token_ids = frozenset(sampling.stop_token_ids) | (
+            frozenset() if sampling.ignore_eos else frozenset(eos_token_ids)
+        )
+        self.priority = priority
+        self.arrival_time = arrival_time
+        self.cache_salt = cache_salt
+        self.max_total_tokens = 0
+        self.queue_key: tuple[float, int] = (0.0, 0)
+
+        self.status = RequestStatus.WAITING
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        self.epoch = 0
+        self.in_flight_rows = 0
+        self.in_flight_emits = 0
+        self.block_ids: list[int] = []
+        self.block_hashes: list[bytes] = []
+        self.num_hashed_blocks = 0
+        self.draft_handle = -1
+        self.num_draft_tokens = 0
+        self.draft_confidences: Sequence[float] | None = None
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self.num_preemptions = 0
+        self.first_scheduled_time: float | None = None
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id!r}, {self.status}, prompt={self.num_prompt_tokens}, "
+            f"output={self.num_output_tokens}, computed={self.num_computed_tokens})"
+        )
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """What one committed step gave one request.
+
+    Attributes:
+        new_token_ids: tokens committed in this step, in order; never past a stop.
+        finish_reason: set on the last output.
+        stop_reason: the token id or stop string that ended it; None for EOS and limits.
+        num_verified: drafts the target checked in this step.
+        num_accepted: how many of them were accepted.
+        num_cached_tokens: prompt tokens that came from the prefix cache.
+        logprobs: one entry per new token, when asked for.
+        error: what went wrong, when finish_reason is ERROR.
+    """
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    num_verified: int = 0
+    num_accepted: int = 0
+    num_cached_tokens: int = 0
+    logprobs: list[Logprobs] | None = None
+    error: str | None = None

@@ -1,0 +1,229 @@
+"""What scheduler, executors and drafters exchange (design 1). Data only: no logic, no torch, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from slipstream.request import FinishReason, Logprobs, Request, SamplingParams
+from slipstream.scheduler.layouts import DraftLayout
+
+
+class StepKind(StrEnum):
+    """What a step holds: only anchors and verify rows, only prompt rows, or both."""
+
+    DECODE = "decode"
+    PREFILL = "prefill"
+    MIXED = "mixed"
+    EMPTY = "empty"
+
+
+class StepMode(StrEnum):
+    """How the target's pass runs."""
+
+    EAGER = "eager"
+    PIECEWISE = "piecewise"
+    FULL_GRAPH = "full_graph"
+
+
+@dataclass(slots=True)
+class ScheduledRequest:
+    """One request's share of a step.
+
+    The executor keeps token ids, drafts and block tables itself; this says how many rows, not which ids.
+
+    Attributes:
+        request_id, epoch: whose; results of another epoch are stale.
+        num_computed_tokens: first target row's position; with a commit outstanding (lag 1) an upper bound for decodes,
+            where the executor's own count is the truth.
+        num_target_rows: Q: prompt rows, or the anchor and the drafts to verify.
+        num_verify_rows: drafts among them; an upper bound, the drafter may have given fewer.
+        draft_handle: step number whose draft pass made those drafts; drafts of any other step are not to be used.
+        is_prefill: the rows are known tokens (prompt, or recomputed output after a preemption).
+        emits: the last rows are sampled; False for a prompt chunk that is not the last.
+        num_draft_tokens: drafts to make after this step, 0 for none.
+        num_draft_query_rows: rows of the drafter's pass this request may use.
+        new_block_ids: KV blocks to append to the request's block table before the step runs.
+    """
+
+    request_id: str
+    epoch: int
+    num_computed_tokens: int
+    num_target_rows: int
+    num_verify_rows: int
+    draft_handle: int
+    is_prefill: bool
+    emits: bool
+    num_draft_tokens: int
+    num_draft_query_rows: int
+    new_block_ids: Sequence[int]
+
+
+@dataclass(slots=True)
+class NewRequest:
+    """What an executor must know of a request it has not seen, or that was preempted since.
+
+    Attributes:
+        token_ids: all known tokens (prompt, and output when resumed), shape [T].
+        num_prompt_tokens: how many of them are the prompt.
+        max_total_tokens: no row is needed at this position or beyond.
+        stop_token_ids: lets the executor skip drafting for a request that just ended.
+    """
+
+    request_id: str
+    epoch: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    seed: int
+    choice_index: int
+    max_total_tokens: int
+    stop_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step as decided by the scheduler. `requests` has decodes first, then prompt chunks.
+
+    Attributes:
+        step: number of this step, counted from 0; also the handle of the drafts it makes.
+        new_requests: descriptions of requests scheduled for the first time (or again after preemption).
+        released_request_ids: requests the executor may forget (ended, aborted or preempted), before anything else.
+        num_prefill_rows, num_verify_rows, num_draft_query_rows: sums over `requests`.
+        num_target_rows: rows of the target's pass; at most `max_num_batched_tokens`.
+        num_padded_rows: rows the pass is padded to in its mode.
+        graph_key: name of the captured graph to replay, or None.
+        reason: in words, why the step holds what it holds.
+    """
+
+    step: int
+    requests: list[ScheduledRequest]
+    new_requests: list[NewRequest] = field(default_factory=list)
+    released_request_ids: list[str] = field(default_factory=list)
+    kind: StepKind = StepKind.EMPTY
+    mode: StepMode = StepMode.EAGER
+    num_target_rows: int = 0
+    num_prefill_rows: int = 0
+    num_verify_rows: int = 0
+    num_draft_query_rows: int = 0
+    num_padded_rows: int = 0
+    graph_key: str | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class RequestResult:
+    """What a step did for one request, in the order of the plan.
+
+    Attributes:
+        token_ids: accepted drafts and the target's own token after them; empty for a chunk that does not emit.
+        num_verified: drafts that really ran as target rows.
+        num_accepted: leading run of accepted drafts; `len(token_ids) == num_accepted + 1` when it emits.
+        num_draft_tokens: drafts now waiting under this step's handle.
+        draft_confidences: chance that each of them is accepted given the ones before; None when the drafter is silent.
+        logprobs: one entry per emitted token when asked for.
+        error: the request cannot go on; the message is for its user.
+    """
+
+    request_id: str
+    epoch: int
+    token_ids: list[int]
+    num_verified: int = 0
+    num_accepted: int = 0
+    num_draft_tokens: int = 0
+    draft_confidences: Sequence[float] | None = None
+    logprobs: list[Logprobs] | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What ran and what it cost.
+
+    Attributes:
+        results: one per planned request, same order.
+        mode: how the target's pass ran.
+        num_target_rows, num_draft_query_rows: rows that ran (without padding).
+        num_skipped_drafts: requests the plan let draft but that the executor skipped because they had just ended.
+        target_ms, draft_ms: measured (or simulated) milliseconds of the two passes.
+    """
+
+    step: int
+    results: list[RequestResult]
+    mode: StepMode = StepMode.EAGER
+    num_target_rows: int = 0
+    num_draft_query_rows: int = 0
+    num_skipped_drafts: int = 0
+    target_ms: float = 0.0
+    draft_ms: float = 0.0
+
+
+class Executor(Protocol):
+    """Runs plans: in front of a real model, a simulated machine, or a scripted one."""
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+
+@dataclass(slots=True)
+class StopVerdict:
+    """Where and why a request ends.
+
+    Attributes:
+        num_kept_tokens: how many of the new tokens stay (the one that completed the stop is kept).
+        stop_reason: the user's stop token id or string; None for EOS and length.
+    """
+
+    num_kept_tokens: int
+    finish_reason: FinishReason
+    stop_reason: int | str | None = None
+
+
+class StopChecker(Protocol):
+    """Judges new tokens one by one, before any of them is hashed or counted (design 1)."""
+
+    def check(self, request: Request, new_token_ids: list[int]) -> StopVerdict | None:
+        """`request.token_ids` does not hold the new tokens yet. None: it goes on."""
+        ...
+
+
+@dataclass(slots=True)
+class DraftRequest:
+    """A request that is to draft.
+
+    Attributes:
+        token_ids: every committed token, the anchor last; not to be changed, shape [p + 1].
+        num_draft_tokens: drafts wanted at most.
+        num_prompt_tokens, sampling, seed, choice_index: as in NewRequest.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    num_draft_tokens: int
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    seed: int
+    choice_index: int
+
+
+@dataclass(slots=True)
+class DraftBlock:
+    """Drafts for the positions after the anchor, in order; may be shorter than asked, even empty."""
+
+    token_ids: list[int]
+    confidences: Sequence[float] | None = None
+
+
+class Drafter(Protocol):
+    """Proposes tokens after the anchor of each request."""
+
+    layout: DraftLayout
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
+        """One block per request, same order. Raising costs the step's drafts, never an answer."""
+        ...
+
+    def release(self, request_id: str) -> None:
+        """The request ended or was preempted: forget what was kept for it."""
+        ...
