@@ -227,3 +227,39 @@ class Drafter(Protocol):
     def release(self, request_id: str) -> None:
         """The request ended or was preempted: forget what was kept for it."""
         ...
+
+
+@dataclass(slots=True)
+class SampleRow:
+    """A logits row from which one token is sampled: everything but the logits (design 5).
+
+    The sampled token is a pure function of the logits row and of what stands here; the row's prefix is
+    `token_ids + draft_token_ids[:num_drafts]`, so nothing has to be rolled back when a draft is refused.
+
+    Attributes:
+        token_ids: committed tokens, prompt first, the anchor last; shared, not to be changed.
+        draft_token_ids: drafts verified in this step; shared. num_drafts: how many of them precede this row.
+        stop_token_ids: EOS and stop ids, which `min_tokens` forbids.
+    """
+
+    sampling: SamplingParams
+    seed: int
+    choice_index: int
+    stop_token_ids: frozenset[int]
+    token_ids: list[int]
+    num_prompt_tokens: int
+    draft_token_ids: list[int]
+    num_drafts: int
+
+    @property
+    def output_position(self) -> int:
+        """0 for the first output token."""
+        return len(self.token_ids) - self.num_prompt_tokens + self.num_drafts
+
+
+@dataclass(slots=True)
+class SampledTokens:
+    """One token per SampleRow, and what is reported of it (None where not asked for)."""
+
+    token_ids: list[int]
+    logprobs: list[Logprobs | None]

@@ -1,0 +1,211 @@
+"""One typed tree of settings, their validation, and the report of how each value came about (design 7).
+
+A setting left at None is chosen by `resolve_settings`, which also refuses values that cannot work before any weight is
+loaded. Flag names follow vLLM where the meaning is the same: `max_num_seqs` is `--max-num-seqs`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+EMBEDDED_MODEL = "smollm2-135m-instruct"
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DRAFT_BUDGETS = ("separate", "shared")
+SPECULATIVE_METHODS = ("ngram", "forced")
+MAX_SPECULATIVE_TOKENS = 64
+
+
+class SettingError(ValueError):
+    """A setting that cannot work: names the flag, its value and the nearest value that works."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Which model, and how its arithmetic runs.
+
+    Attributes:
+        model: the embedded model's name, a `.gguf` file, or a Hugging Face directory.
+        served_model_name: the name clients use; the model's own when None.
+        dtype: one of DTYPES; `auto` is bfloat16 where the device multiplies it fast, else float32.
+        device: torch device; `auto` is `cuda` when there is one, else `cpu`.
+        max_model_len: prompt and output tokens at most; the model's own limit when None.
+        batch_invariant: a row's result never depends on the other rows (design 5); slower.
+        num_threads: CPU threads; all cores this process may use when None.
+    """
+
+    model: str = EMBEDDED_MODEL
+    served_model_name: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    max_model_len: int | None = None
+    batch_invariant: bool = False
+    num_threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """KV memory.
+
+    Attributes:
+        block_size: tokens per KV block.
+        num_kv_blocks: size of the pool in blocks; None derives it from `kv_cache_memory_bytes`.
+        kv_cache_memory_bytes: memory for KV; None takes a part of the machine's.
+        enable_prefix_caching: keep and share full blocks by content.
+    """
+
+    block_size: int = 16
+    num_kv_blocks: int | None = None
+    kv_cache_memory_bytes: int | None = None
+    enable_prefix_caching: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """Budgets and order (design 3).
+
+    Attributes:
+        max_num_batched_tokens: B, rows of the target's pass in one step.
+        max_num_seqs: S, requests running at once.
+        draft_budget: `separate` (default) or `shared` (vLLM 0.32's reservation, to measure the difference).
+        draft_capacity: D, rows of any one pass of the drafter; None takes what the method's layout needs.
+        min_prefill_tokens: rows that waiting prompts get before verify rows, None is B / 8.
+        priority_ageing_s: seconds of waiting that count as much as one priority step.
+        commit_lag: 0 commits each step before the next is planned; 1 plans the next one first (asynchronous stepping).
+    """
+
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    draft_budget: str = "separate"
+    draft_capacity: int | None = None
+    min_prefill_tokens: int | None = None
+    priority_ageing_s: float = 30.0
+    commit_lag: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeSettings:
+    """`--speculative-config`, a JSON object with vLLM's key names.
+
+    Attributes:
+        method: one of SPECULATIVE_METHODS.
+        num_speculative_tokens: K, most drafts per request per step.
+        prompt_lookup_min, prompt_lookup_max: n-gram lengths that `ngram` looks for.
+        layout: whose budgets `forced` obeys.
+        acceptance_length: mean tokens per step that `forced` makes come out, 1 to K + 1.
+        draft_max_model_len: the drafter's own position limit; requests past it stop drafting.
+    """
+
+    method: str
+    num_speculative_tokens: int = 5
+    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 4
+    layout: str | None = None
+    acceptance_length: float | None = None
+    draft_max_model_len: int | None = None
+
+    @property
+    def layout_name(self) -> str:
+        """Name of the DraftLayout that this method obeys."""
+        return self.layout or self.method
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything an engine is built from."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    speculative: SpeculativeSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSetting:
+    """One line of the resolution report."""
+
+    name: str
+    value: Any
+    source: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What of the model the other settings depend on.
+
+    Attributes:
+        max_position: tokens the model was made for.
+        kv_bytes_per_token: bytes of target KV per token in the dtype in use.
+        device_type: "cpu" or "cuda".
+        memory_bytes: memory that KV may come from.
+    """
+
+    max_position: int
+    kv_bytes_per_token: int
+    device_type: str = "cpu"
+    memory_bytes: int = 4 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """What the scheduler is built from: every number decided."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    block_size: int
+    num_kv_blocks: int
+    enable_prefix_caching: bool = True
+    draft_budget: str = "separate"
+    layout_name: str = "ngram"
+    num_speculative_tokens: int = 0
+    draft_capacity: int = 0
+    min_prefill_tokens: int = 0
+    draft_max_model_len: int | None = None
+    priority_ageing_s: float = 30.0
+
+
+def parse_speculative_config(text: str) -> SpeculativeSettings | None:
+    """Read `--speculative-config`; `{}` or `none` switches speculation off."""
+    if text.strip() in ("", "none", "null", "{}"):
+        return None
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SettingError(
+            f"--speculative-config is not JSON ({error}); "
+            'write for example \'{"method": "ngram", "num_speculative_tokens": 5}\', or none'
+        ) from None
+    if not isinstance(value, dict):
+        raise SettingError(f"--speculative-config must be a JSON object, got {value!r}")
+    return speculative_settings_from(value)
+
+
+def speculative_settings_from(value: Mapping[str, Any]) -> SpeculativeSettings:
+    """Check a speculative config given as a mapping; unknown keys are refused by name."""
+    known = {f.name: f for f in dataclasses.fields(SpeculativeSettings)}
+    unknown = [key for key in value if key not in known]
+    if unknown:
+        raise SettingError(
+            f"--speculative-config: unknown key {unknown[0]!r}; known keys are {', '.join(sorted(known))}"
+        )
+    if value.get("method") not in SPECULATIVE_METHODS:
+        raise SettingError(
+            f"--speculative-config: method {value.get('method')!r} is not available; "
+            f"choose one of {', '.join(SPECULATIVE_METHODS)}"
+        )
+    for name in ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max", "draft_max_model_len"):
+        number = value.get(name)
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise SettingError(f"--speculative-config: {name} must be a whole number, got {number!r}")
+    length = value.get("acceptance_length")
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int | float)):
+        raise SettingError(f"--speculative-config: acceptance_length must be a number, got {length!r}")
+    layout = value.get("layout")
+    if layout is not None and not isinstance(layout, str):
+        raise SettingError(f"--speculative-config: layout must be a string, got {layout!r}")
+    return SpeculativeSettings(**value)

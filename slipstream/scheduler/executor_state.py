@@ -1,0 +1,184 @@
+"""What every executor remembers of its requests between plans, and how a plan becomes rows and a result.
+
+Shared by the torch, simulated and scripted executors, so that a plan means the same thing to all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slipstream.request import SamplingParams
+from slipstream.scheduler.protocol import (
+    DraftBlock,
+    DraftRequest,
+    NewRequest,
+    RequestResult,
+    SampledTokens,
+    SampleRow,
+    ScheduledRequest,
+    StepPlan,
+)
+
+
+@dataclass(slots=True)
+class RequestState:
+    """One request as its executor knows it; ahead of the scheduler's view while a commit is outstanding.
+
+    Attributes:
+        token_ids: prompt and committed output; the last one is the anchor once the prompt is computed.
+        num_computed_tokens: tokens whose KV is in `block_ids`.
+        draft_handle, draft_token_ids: drafts at hand and the step that made them.
+    """
+
+    request_id: str
+    epoch: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    seed: int
+    choice_index: int
+    max_total_tokens: int
+    stop_token_ids: frozenset[int]
+    num_computed_tokens: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    draft_handle: int = -1
+    draft_token_ids: list[int] = field(default_factory=list)
+
+    @classmethod
+    def from_new(cls, new: NewRequest) -> RequestState:
+        return cls(
+            new.request_id,
+            new.epoch,
+            list(new.token_ids),
+            new.num_prompt_tokens,
+            new.sampling,
+            new.seed,
+            new.choice_index,
+            new.max_total_tokens,
+            new.stop_token_ids,
+        )
+
+    def has_ended(self) -> bool:
+        """Whether its last token ends it for certain; the scheduler judges too, and knows more (stop strings)."""
+        num_output = len(self.token_ids) - self.num_prompt_tokens
+        if len(self.token_ids) >= self.max_total_tokens:
+            return True
+        return num_output > self.sampling.min_tokens and self.token_ids[-1] in self.stop_token_ids
+
+
+@dataclass(slots=True)
+class RequestRows:
+    """The target rows of one request in a step.
+
+    Attributes:
+        first_position: position of the first row; row i is at `first_position + i`.
+        token_ids: input ids of the rows, shape [Q].
+        draft_token_ids: the drafts among them, at the end.
+        num_sampled: rows at the end whose logits are sampled: 1 + drafts, or 0 for a chunk that does not emit.
+    """
+
+    state: RequestState
+    scheduled: ScheduledRequest
+    first_position: int
+    token_ids: list[int]
+    draft_token_ids: list[int]
+    num_sampled: int
+
+    def sample_rows(self) -> list[SampleRow]:
+        """One SampleRow per sampled row, in row order."""
+        state = self.state
+        return [
+            SampleRow(
+                state.sampling,
+                state.seed,
+                state.choice_index,
+                state.stop_token_ids,
+                state.token_ids,
+                state.num_prompt_tokens,
+                self.draft_token_ids,
+                i,
+            )
+            for i in range(self.num_sampled)
+        ]
+
+
+class ExecutorState:
+    """States of all requests an executor serves, keyed by request id."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, RequestState] = {}
+
+    def begin(self, plan: StepPlan) -> list[RequestRows]:
+        """Apply releases, new requests and new blocks; give each scheduled request's rows, in plan order."""
+        for request_id in plan.released_request_ids:
+            self.requests.pop(request_id, None)
+        for new in plan.new_requests:
+            self.requests[new.request_id] = RequestState.from_new(new)
+        return [self._rows_of(scheduled) for scheduled in plan.requests]
+
+    def _rows_of(self, scheduled: ScheduledRequest) -> RequestRows:
+        state = self.requests[scheduled.request_id]
+        state.block_ids.extend(scheduled.new_block_ids)
+        if scheduled.is_prefill:
+            first = scheduled.num_computed_tokens
+            token_ids = state.token_ids[first : first + scheduled.num_target_rows]
+            return RequestRows(state, scheduled, first, token_ids, [], int(scheduled.emits))
+        drafts: list[int] = []
+        if scheduled.num_verify_rows and scheduled.draft_handle == state.draft_handle:
+            # The plan's count is an upper bound; a row past the request's end would be waste.
+            room = state.max_total_tokens - len(state.token_ids) - 1
+            drafts = state.draft_token_ids[: max(min(scheduled.num_verify_rows, room), 0)]
+        return RequestRows(
+            state, scheduled, len(state.token_ids) - 1, [state.token_ids[-1], *drafts], drafts, 1 + len(drafts)
+        )
+
+    def accept(self, rows: RequestRows, sampled: SampledTokens, first: int) -> RequestResult:
+        """Advance a request by what was sampled from its rows; `first` indexes its first sampled row.
+
+        Coupled sampling (design 5): a draft is accepted when it equals the row's own sample.
+        """
+        state = rows.state
+        scheduled = rows.scheduled
+        result = RequestResult(scheduled.request_id, scheduled.epoch, [])
+        state.draft_handle, state.draft_token_ids = -1, []
+        if not rows.num_sampled:
+            state.num_computed_tokens = rows.first_position + len(rows.token_ids)
+            return result
+        tokens = sampled.token_ids[first : first + rows.num_sampled]
+        accepted = 0
+        for draft, token in zip(rows.draft_token_ids, tokens, strict=False):
+            if draft != token:
+                break
+            accepted += 1
+        result.token_ids = tokens[: accepted + 1]
+        result.num_verified = len(rows.draft_token_ids)
+        result.num_accepted = accepted
+        if state.sampling.logprobs is not None:
+            entries = sampled.logprobs[first : first + accepted + 1]
+            result.logprobs = [entry for entry in entries if entry is not None]
+        state.num_computed_tokens = rows.first_position + len(rows.token_ids) - len(rows.draft_token_ids) + accepted
+        state.token_ids.extend(result.token_ids)
+        return result
+
+    def draft_request(self, rows: RequestRows) -> DraftRequest | None:
+        """The request as a drafter needs it; None when the plan asks for no drafts or it has just ended."""
+        state = rows.state
+        if not rows.scheduled.num_draft_tokens or not rows.num_sampled or state.has_ended():
+            return None
+        return DraftRequest(
+            state.request_id,
+            state.token_ids,
+            rows.scheduled.num_draft_tokens,
+            state.num_prompt_tokens,
+            state.sampling,
+            state.seed,
+            state.choice_index,
+        )
+
+    def keep_drafts(self, rows: RequestRows, result: RequestResult, block: DraftBlock, step: int) -> None:
+        """Store a new draft block under the step's handle and report it."""
+        drafts = block.token_ids[: rows.scheduled.num_draft_tokens]
+        rows.state.draft_handle = step
+        rows.state.draft_token_ids = drafts
+        result.num_draft_tokens = len(drafts)
+        result.draft_confidences = block.confidences
