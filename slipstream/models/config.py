@@ -41,7 +41,6 @@ class DecoderConfig:
         tie_word_embeddings: the output projection is the embedding, and no `lm_head.weight` exists.
         qk_norm: RMS norm of each query and key head before the rotation (Qwen3).
         attention_bias: q, k and v projections have a bias (Qwen2).
-        attention_output_bias: the output projection has one too (Llama's and Qwen3's option `attention_bias`).
         eos_token_ids: tokens that end a text. bos_token_id: the one that begins it, where there is one.
     """
 
@@ -60,7 +59,6 @@ class DecoderConfig:
     tie_word_embeddings: bool
     qk_norm: bool = False
     attention_bias: bool = False
-    attention_output_bias: bool = False
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
 
@@ -78,8 +76,6 @@ class DecoderConfig:
                 if self.attention_bias:
                     shapes[f"{attention}{name}.bias"] = (width,)
             shapes[attention + "o_proj.weight"] = (hidden, query_width)
-            if self.attention_output_bias:
-                shapes[attention + "o_proj.bias"] = (hidden,)
             if self.qk_norm:
                 shapes[attention + "q_norm.weight"] = (self.head_dim,)
                 shapes[attention + "k_norm.weight"] = (self.head_dim,)
