@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+SUPPORTED_ROPE_KINDS = ("default", "linear", "llama3")
+
+# Far above any model there is; a file that claims more is broken, and is refused before anything is allocated.
+_LARGEST = {
+    "vocab_size": 1 << 22,
+    "hidden_size": 1 << 17,
+    "intermediate_size": 1 << 20,
+    "num_layers": 1024,
+    "num_heads": 1024,
+    "num_kv_heads": 1024,
+    "head_dim": 1024,
+    "max_position": 1 << 27,
+}
 
 
 class ModelLoadError(ValueError):
@@ -29,10 +43,30 @@ class RopeScaling:
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
 
+    def __post_init__(self) -> None:
+        if self.kind not in SUPPORTED_ROPE_KINDS:
+            raise ModelLoadError(
+                f"rope scaling {self.kind!r} is not supported; supported are {', '.join(SUPPORTED_ROPE_KINDS)}"
+            )
+        if not 1.0 <= self.factor < math.inf:
+            raise ModelLoadError(f"rope scaling factor must be at least 1, got {self.factor}")
+        if self.kind == "llama3":
+            if not 0.0 < self.low_freq_factor < self.high_freq_factor < math.inf:
+                raise ModelLoadError(
+                    "rope scaling llama3 needs 0 < low_freq_factor < high_freq_factor, "
+                    f"got {self.low_freq_factor} and {self.high_freq_factor}"
+                )
+            if self.original_max_position < 1:
+                raise ModelLoadError(
+                    f"rope scaling: original_max_position must be at least 1, got {self.original_max_position}"
+                )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
     """Shape of a Llama-like decoder; names follow Hugging Face's config.json.
+
+    A shape that cannot exist raises ModelLoadError.
 
     Attributes:
         architecture: one of SUPPORTED_ARCHITECTURES.
@@ -61,6 +95,27 @@ class DecoderConfig:
     attention_bias: bool = False
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.architecture not in SUPPORTED_ARCHITECTURES:
+            raise ModelLoadError(
+                f"architecture {self.architecture!r} is not supported; supported are "
+                + ", ".join(SUPPORTED_ARCHITECTURES)
+            )
+        for name, largest in _LARGEST.items():
+            value = getattr(self, name)
+            if not 1 <= value <= largest:
+                raise ModelLoadError(f"{name} must be between 1 and {largest}, got {value}")
+        if self.num_heads % self.num_kv_heads:
+            raise ModelLoadError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
+        if self.head_dim % 2:
+            raise ModelLoadError(f"head_dim must be even for rotary positions, got {self.head_dim}")
+        for name in ("rms_norm_eps", "rope_theta"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ModelLoadError(f"{name} must be a number greater than 0, got {getattr(self, name)}")
+        for token_id in (*self.eos_token_ids, *(() if self.bos_token_id is None else (self.bos_token_id,))):
+            if not 0 <= token_id < self.vocab_size:
+                raise ModelLoadError(f"BOS or EOS token id {token_id} lies outside the vocabulary of {self.vocab_size}")
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every weight, as Hugging Face names and lays them out ([out, in] for projections)."""
