@@ -1,0 +1,169 @@
+"""The sampler: one token per logits row, a pure function of the row, its prefix, parameters and seed (design 5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slipstream.request import Logprobs
+from slipstream.sampling.draw import GumbelDraw
+from slipstream.sampling.filters import has_filters, kept_tokens
+from slipstream.sampling.logprobs import row_logprobs
+from slipstream.sampling.noise import noise_key
+from slipstream.sampling.processing import PrefixCounts, check_sampling, needs_processing, process
+from slipstream.scheduler.protocol import SampledTokens, SampleRow
+
+__all__ = ["LogitsError", "Sampler", "check_sampling"]
+
+_ARGMAX_BLOCK = 256
+
+
+class LogitsError(RuntimeError):
+    """Rows without a single usable logit: the model gave only NaN and -inf.
+
+    Sampling keeps no state, so the other rows can be sampled again without these.
+
+    Attributes:
+        rows: their indices in the batch, ascending.
+    """
+
+    def __init__(self, rows: list[int]) -> None:
+        super().__init__(f"the model gave no usable logit (only NaN or -inf) in batch rows {rows}")
+        self.rows = rows
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch being sampled. `tops` are row maxima, `token_ids` first where they are; `cleaned` replaces rows that held NaN or infinite maxima."""
+
+    logits: Tensor
+    rows: Sequence[SampleRow]
+    token_ids: list[int]
+    tops: list[float]
+    cleaned: dict[int, Tensor]
+
+    def row_logits(self, index: int) -> Tensor:
+        """Row `index` as float32, or float64 where that was given."""
+        if index in self.cleaned:
+            return self.cleaned[index]
+        row = self.logits[index]
+        return row if row.dtype == torch.float64 else row.to(torch.float32)
+
+
+class Sampler:
+    """Samples rows of logits over one vocabulary.
+
+    A row's token is argmax(processed logits / T + Gumbel noise), the lowest id among equals, argmax(processed logits)
+    at T = 0. The noise is a hash of (seed, choice index, output position, token id). Order: logit_bias, min_tokens,
+    repetition, frequency and presence penalties, temperature, min_p, top_k, top_p. float64 logits stay float64, all
+    others are processed as float32.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
+        self.vocab_size = vocab_size
+        self._draw = GumbelDraw(vocab_size, device)
+
+    def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> SampledTokens:
+        """Sample row i of `logits` [N, V] (any float dtype; not changed) as `rows[i]` says.
+
+        Raises:
+            LogitsError: rows whose logits are all NaN or -inf; none is sampled.
+            RequestError: a `logit_bias` id outside the vocabulary; call `check_sampling` on arrival.
+        """
+        if logits.shape != (len(rows), self.vocab_size):
+            raise ValueError(f"logits must have shape {(len(rows), self.vocab_size)}, got {tuple(logits.shape)}")
+        if not rows:
+            return SampledTokens([], [])
+        best_ids, best_values = first_argmax(logits)
+        batch = _Batch(logits, rows, best_ids.tolist(), best_values.tolist(), {})
+        self._clean(batch)
+
+        plain: list[int] = []
+        counts = PrefixCounts()
+        for index, row in enumerate(rows):
+            greedy = row.sampling.is_greedy
+            if index in batch.cleaned or needs_processing(row) or (not greedy and has_filters(row.sampling)):
+                batch.token_ids[index] = self._sample_one(batch.row_logits(index), row, counts)
+            elif not greedy:
+                plain.append(index)
+        if plain:
+            self._sample_plain(batch, plain)
+        return SampledTokens(batch.token_ids, self._logprobs(batch))
+
+    def _clean(self, batch: _Batch) -> None:
+        """NaN becomes -inf; where +inf stands, only +inf tokens stay possible."""
+        unusable: list[int] = []
+        for index, top in enumerate(batch.tops):
+            if math.isfinite(top):
+                continue
+            row = batch.row_logits(index)
+            row = torch.where(row.isnan(), -math.inf, row)
+            top = float(row.amax())
+            if top == math.inf:
+                row = torch.where(row == math.inf, 0.0, -math.inf).to(row.dtype)
+            elif top == -math.inf:
+                unusable.append(index)
+            batch.cleaned[index] = row
+        if unusable:
+            raise LogitsError(unusable)
+
+    def _sample_plain(self, batch: _Batch, indices: list[int]) -> None:
+        """Rows with a temperature and nothing else, together."""
+        rows = [batch.rows[i] for i in indices]
+        whole = len(indices) == len(batch.rows)
+        logits = batch.logits if whole else batch.logits[torch.tensor(indices, device=batch.logits.device)]
+        tokens = self._draw.rows(
+            logits,
+            [batch.token_ids[i] for i in indices],
+            [batch.tops[i] for i in indices],
+            [row.sampling.temperature for row in rows],
+            [_key(row) for row in rows],
+        )
+        for index, token_id in zip(indices, tokens, strict=True):
+            batch.token_ids[index] = token_id
+
+    def _sample_one(self, logits: Tensor, row: SampleRow, counts: PrefixCounts) -> int:
+        """A row [V] with processing or filters, by itself."""
+        logits = process(logits, row, counts)
+        best_ids, best_values = first_argmax(logits[None])
+        best_id, top, temperature = int(best_ids), float(best_values), row.sampling.temperature
+        if row.sampling.is_greedy:
+            return best_id
+        if not has_filters(row.sampling):
+            return self._draw.rows(logits[None], [best_id], [top], [temperature], [_key(row)])[0]
+        kept = kept_tokens((logits.to(torch.float64) - top) / temperature, row.sampling)
+        return self._draw.among(logits[kept], kept, top, temperature, _key(row))
+
+    def _logprobs(self, batch: _Batch) -> list[Logprobs | None]:
+        return [
+            None
+            if row.sampling.logprobs is None
+            else row_logprobs(batch.row_logits(index), batch.token_ids[index], row.sampling.logprobs)
+            for index, row in enumerate(batch.rows)
+        ]
+
+
+def _key(row: SampleRow) -> int:
+    return noise_key(row.seed, row.choice_index, row.output_position)
+
+
+def first_argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids and values of the row maxima of `logits` [N, V], the first among equals; a NaN counts as the largest.
+
+    Maxima of blocks first: PyTorch's `amax` uses vector units on a CPU, its `argmax` does not.
+    """
+    num_rows, vocab_size = logits.shape
+    body = vocab_size - vocab_size % _ARGMAX_BLOCK
+    maxima = logits[:, :body].reshape(num_rows, -1, _ARGMAX_BLOCK).amax(-1) if body else logits.new_empty(num_rows, 0)
+    if body < vocab_size:
+        maxima = torch.cat([maxima, logits[:, body:].amax(-1, keepdim=True)], dim=1)
+    start = maxima.argmax(-1, keepdim=True) * _ARGMAX_BLOCK
+    offsets = torch.arange(_ARGMAX_BLOCK, device=logits.device)
+    positions = (start + offsets).clamp_(max=vocab_size - 1)
+    values = logits.gather(1, positions)
+    inside = values.argmax(-1, keepdim=True)
+    return positions.gather(1, inside)[:, 0], values.gather(1, inside)[:, 0]
