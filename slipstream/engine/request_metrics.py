@@ -1,0 +1,66 @@
+"""RequestMetrics: when things happened to a submission and how much was done; and who wants to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from slipstream.request import FinishReason, SamplingParams
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """One choice's history. Times are seconds on the engine's clock.
+
+    Attributes:
+        num_steps: steps that gave tokens. num_verified, num_accepted: drafts, over all steps.
+        num_drafted_steps: steps in which at least one draft was verified.
+        seed: the one that reproduces this choice, drawn on arrival when the user gave none.
+    """
+
+    arrival_time: float
+    num_prompt_tokens: int
+    seed: int
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_steps: int = 0
+    num_drafted_steps: int = 0
+    num_verified: int = 0
+    num_accepted: int = 0
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+
+    @property
+    def time_per_output_token(self) -> float | None:
+        """(last - first) / (N - 1) seconds; None with fewer than two tokens."""
+        if self.first_token_time is None or self.last_token_time is None or self.num_output_tokens < 2:
+            return None
+        return (self.last_token_time - self.first_token_time) / (self.num_output_tokens - 1)
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """Mean of 1 + accepted over the steps that verified drafts; None when none did."""
+        return 1.0 + self.num_accepted / self.num_drafted_steps if self.num_drafted_steps else None
+
+
+class MetricsListener(Protocol):
+    """Hears what fronts learn about requests; every method is cheap and never raises."""
+
+    def on_submitted(self, sampling: SamplingParams, num_prompt_tokens: int) -> None: ...
+
+    def on_tokens(self, num_tokens: int, gap_s: float | None) -> None:
+        """A choice got tokens; `gap_s` since its previous ones, None for the first."""
+        ...
+
+    def on_first_token(self, metrics: RequestMetrics, seconds: float) -> None: ...
+
+    def on_step(self, num_tokens: int, duration_s: float) -> None: ...
+
+    def on_finished(
+        self, metrics: RequestMetrics, sampling: SamplingParams, reason: FinishReason, now: float
+    ) -> None: ...
