@@ -165,6 +165,7 @@ class Request:
         in_flight_rows, in_flight_emits: target rows and emitting steps scheduled and not committed yet (lag 1).
         block_ids: block table. block_hashes: chain hashes of its full blocks, as far as known.
         num_hashed_blocks: blocks of the table already offered to the prefix cache.
+        num_planned_blocks: blocks of the table already named in a plan, so that the executor knows them.
         draft_handle, num_draft_tokens: the step whose draft pass made the drafts at hand, and how many (upper bound).
         draft_confidences: survival chance per draft, when the drafter says.
     """
@@ -187,6 +188,7 @@ class Request:
         "num_computed_tokens",
         "num_draft_tokens",
         "num_hashed_blocks",
+        "num_planned_blocks",
         "num_preemptions",
         "num_prompt_tokens",
         "priority",
@@ -237,6 +239,7 @@ class Request:
         self.block_ids: list[int] = []
         self.block_hashes: list[bytes] = []
         self.num_hashed_blocks = 0
+        self.num_planned_blocks = 0
         self.draft_handle = -1
         self.num_draft_tokens = 0
         self.draft_confidences: Sequence[float] | None = None

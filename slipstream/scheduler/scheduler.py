@@ -1,0 +1,268 @@
+"""Scheduler: which requests run in each step, with how many rows (design 1, 3, 6). Pure Python; reads no clock."""
+
+from __future__ import annotations
+
+from slipstream.config import SchedulerConfig
+from slipstream.kv.manager import KVManager
+from slipstream.request import FinishReason, Request, RequestError, RequestOutput, RequestStatus
+from slipstream.scheduler.costs import StepCosts
+from slipstream.scheduler.drafting import AlwaysDraft, DraftingPolicy
+from slipstream.scheduler.layouts import LAYOUTS
+from slipstream.scheduler.policy import MixAtOncePolicy, StepPolicy
+from slipstream.scheduler.protocol import RequestResult, StepKind, StepMode, StepPlan, StepResult, StopChecker
+from slipstream.scheduler.queue import WaitingQueue
+from slipstream.scheduler.separate import SeparateBudget
+from slipstream.scheduler.shared import SharedBudget
+from slipstream.scheduler.statistics import SchedulerStatistics
+from slipstream.scheduler.step_builder import StepBuilder
+from slipstream.scheduler.stopping import TokenStopChecker
+from slipstream.scheduler.verification import TurnByTurnPlanner, VerificationPlanner
+
+
+class Scheduler:
+    """Owns requests from arrival to end, and the KV pool.
+
+    `schedule` and `commit` alternate; at lag 1 one more `schedule` comes before each `commit`. Rows in flight are upper
+    bounds: a decode of Q rows in flight advances its request by 1 to Q tokens.
+
+    Attributes:
+        config, layout: sizes, and the costs of the speculation method in use.
+        kv: block tables and prefix cache.
+        running: requests with a seat, in admission order. waiting: the others.
+        statistics: counters that only grow.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *,
+        stop_checker: StopChecker | None = None,
+        policy: StepPolicy | None = None,
+        planner: VerificationPlanner | None = None,
+        drafting: DraftingPolicy | None = None,
+        costs: StepCosts | None = None,
+    ) -> None:
+        self.config = config
+        self.layout = LAYOUTS[config.layout_name]
+        self.kv = KVManager(config.num_kv_blocks, config.block_size, config.enable_prefix_caching)
+        self.running: list[Request] = []
+        self.waiting = WaitingQueue(config.priority_ageing_s)
+        self.statistics = SchedulerStatistics()
+        self._stop_checker = stop_checker or TokenStopChecker()
+        self._drafting = drafting or AlwaysDraft()
+        self._budget: SeparateBudget | SharedBudget
+        if config.draft_budget == "separate":
+            self._budget = SeparateBudget(policy or MixAtOncePolicy(), planner or TurnByTurnPlanner(), costs)
+        else:
+            self._budget = SharedBudget()
+        self._requests: dict[str, Request] = {}
+        self._released: list[str] = []
+        self._next_step = 0
+        self._next_epoch = 0
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Prompt and output tokens of one request at most: the model's limit, or the whole KV pool if smaller."""
+        return min(self.config.max_model_len, self.config.num_kv_blocks * self.config.block_size)
+
+    @property
+    def num_running(self) -> int:
+        return len(self.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting)
+
+    def has_work(self) -> bool:
+        """Whether any request has not ended."""
+        return bool(self._requests)
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request. Raises RequestError when it could never be served."""
+        if request.request_id in self._requests:
+            raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
+        length, limit = request.num_prompt_tokens, self.max_request_tokens
+        if length == 0:
+            raise RequestError("the prompt is empty; at least 1 token is needed", "prompt")
+        if length >= limit:
+            if limit < self.config.max_model_len:
+                bound = (
+                    f"the KV pool holds {self.config.num_kv_blocks} blocks of {self.config.block_size} = {limit} tokens"
+                )
+            else:
+                bound = f"this model's max_model_len is {limit} tokens"
+            raise RequestError(
+                f"the prompt has {length} tokens, but {bound}, prompt and output together; "
+                f"the longest prompt that works is {limit - 1}",
+                "prompt",
+                "context_length_exceeded",
+            )
+        max_tokens = request.sampling.max_tokens
+        request.max_total_tokens = limit if max_tokens is None else min(length + max_tokens, limit)
+        request.epoch = self._take_epoch()
+        self._requests[request.request_id] = request
+        self.waiting.add(request)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request at once, whatever it is doing; False when there is none with this id."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._end(request, FinishReason.ABORT, None)
+        return True
+
+    def _take_epoch(self) -> int:
+        self._next_epoch += 1
+        return self._next_epoch - 1
+
+    def _end(self, request: Request, reason: FinishReason, stop_reason: int | str | None) -> None:
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+            self.kv.free(request)
+            self._released.append(request.request_id)
+        else:
+            self.waiting.remove(request)
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+        request.stop_reason = stop_reason
+        del self._requests[request.request_id]
+        finished = self.statistics.num_finished
+        finished[reason.value] = finished.get(reason.value, 0) + 1
+
+    # -- schedule -------------------------------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> StepPlan:
+        """Plan the next step; its `requests` are empty when nothing can run. `now`: seconds on the engine's clock."""
+        step = StepBuilder(
+            step=self._next_step,
+            now=now,
+            config=self.config,
+            layout=self.layout,
+            kv=self.kv,
+            running=self.running,
+            waiting=self.waiting,
+            drafting=self._drafting,
+            next_epoch=self._next_epoch,
+        )
+        self._budget.fill(step)
+        self._next_epoch = step.next_epoch
+        self.statistics.num_preemptions += len(step.preempted)
+        released = self._released + [request.request_id for request in step.preempted]
+        plan = _plan_of(step, released)
+        self._released = [] if plan.requests else released  # nobody runs an empty plan
+        self._next_step += bool(plan.requests)
+        return plan
+
+    # -- commit ---------------------------------------------------------------------------------------------------
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
+        """Advance requests by what a step did. Results of requests that ended or started over since are dropped."""
+        statistics = self.statistics
+        kind = plan.kind.value
+        statistics.num_steps[kind] = statistics.num_steps.get(kind, 0) + 1
+        statistics.num_target_rows += result.num_target_rows
+        statistics.num_prefill_rows += plan.num_prefill_rows
+        statistics.num_verify_rows += plan.num_verify_rows
+        statistics.num_draft_query_rows += result.num_draft_query_rows
+        statistics.num_skipped_drafts += result.num_skipped_drafts
+        outputs: list[RequestOutput] = []
+        requests = self._requests
+        for scheduled, outcome in zip(plan.requests, result.results, strict=True):
+            request = requests.get(scheduled.request_id)
+            if request is None or request.epoch != scheduled.epoch:
+                statistics.num_stale_results += 1
+                continue
+            request.in_flight_rows -= scheduled.num_target_rows
+            if outcome.error is not None:
+                outputs.append(RequestOutput(request.request_id, [], FinishReason.ERROR, error=outcome.error))
+                self._end(request, FinishReason.ERROR, None)
+            elif scheduled.emits:
+                request.in_flight_emits -= 1
+                computed = scheduled.num_target_rows - scheduled.num_verify_rows
+                if not scheduled.is_prefill:
+                    statistics.num_admitted_tokens += scheduled.num_verify_rows
+                outputs.append(self._commit_tokens(request, outcome, computed, plan.step, not scheduled.is_prefill))
+            else:
+                request.num_computed_tokens += scheduled.num_target_rows
+                self.kv.cache_computed(request)
+        return outputs
+
+    def _commit_tokens(
+        self, request: Request, outcome: RequestResult, num_known_rows: int, step: int, is_decode: bool
+    ) -> RequestOutput:
+        """Append emitted tokens up to a stop; `num_known_rows` target rows held known tokens, the others drafts."""
+        token_ids = outcome.token_ids
+        num_verified, num_accepted = outcome.num_verified, outcome.num_accepted
+        logprobs = outcome.logprobs
+        verdict = self._stop_checker.check(request, token_ids)
+        if verdict is not None and verdict.num_kept_tokens < len(token_ids):
+            kept = verdict.num_kept_tokens
+            token_ids = token_ids[:kept]
+            num_verified, num_accepted = min(num_verified, kept), min(num_accepted, kept)
+            logprobs = logprobs[:kept] if logprobs is not None else None
+        request.token_ids += token_ids
+        request.num_computed_tokens += num_known_rows + num_accepted
+        self.kv.cache_computed(request)
+        if request.draft_handle == step:
+            request.num_draft_tokens = outcome.num_draft_tokens
+            request.draft_confidences = outcome.draft_confidences
+
+        statistics = self.statistics
+        statistics.num_output_tokens += len(token_ids)
+        statistics.num_drafted_tokens += outcome.num_draft_tokens
+        if is_decode:
+            statistics.num_decode_emits += 1
+            statistics.num_verified_tokens += num_verified
+            statistics.num_accepted_tokens += num_accepted
+            statistics.count_verification(num_verified, num_accepted)
+        output = RequestOutput(
+            request.request_id,
+            token_ids,
+            None,
+            None,
+            num_verified,
+            num_accepted,
+            request.num_cached_tokens,
+            logprobs,
+        )
+        if verdict is not None:
+            output.finish_reason, output.stop_reason = verdict.finish_reason, verdict.stop_reason
+            self._end(request, verdict.finish_reason, verdict.stop_reason)
+        return output
+
+
+def _plan_of(step: StepBuilder, released: list[str]) -> StepPlan:
+    """The finished plan with its sums, kind and reason."""
+    requests = step.decodes + step.prefills
+    num_rows = num_draft_rows = 0
+    for entry in requests:
+        num_rows += entry.num_target_rows
+        num_draft_rows += entry.num_draft_query_rows
+    num_prefill = sum([entry.num_target_rows for entry in step.prefills])
+    num_verify = num_rows - num_prefill - len(step.decodes)
+    kind = StepKind.EMPTY
+    if step.decodes:
+        kind = StepKind.MIXED if step.prefills else StepKind.DECODE
+    elif step.prefills:
+        kind = StepKind.PREFILL
+    if step.preempted:
+        step.reasons.append(f"{len(step.preempted)} preempted for want of KV blocks")
+    reason = "; ".join(
+        [f"{len(step.decodes)} decodes, {num_verify} verify rows, {num_prefill} prompt rows", *step.reasons]
+    )
+    return StepPlan(
+        step=step.step,
+        requests=requests,
+        new_requests=step.new_requests,
+        released_request_ids=released,
+        kind=kind,
+        mode=StepMode.EAGER,
+        num_target_rows=num_rows,
+        num_prefill_rows=num_prefill,
+        num_verify_rows=num_verify,
+        num_draft_query_rows=num_draft_rows,
+        num_padded_rows=num_rows,
+        reason=reason,
+    )

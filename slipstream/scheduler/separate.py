@@ -1,0 +1,156 @@
+"""SeparateBudget: target rows cost B, draft query rows cost D, never one for the other (design 3)."""
+
+from __future__ import annotations
+
+from slipstream.request import Request, RequestStatus
+from slipstream.scheduler.costs import StepCosts
+from slipstream.scheduler.policy import StepCandidates, StepPolicy
+from slipstream.scheduler.step_builder import StepBuilder
+from slipstream.scheduler.verification import VerificationPlanner
+
+
+class SeparateBudget:
+    """Every running decode gets its one target row, prompts their promised rows, verify rows the rest."""
+
+    def __init__(self, policy: StepPolicy, planner: VerificationPlanner, costs: StepCosts | None) -> None:
+        self.policy = policy
+        self.planner = planner
+        self.costs = costs
+
+    def fill(self, step: StepBuilder) -> None:
+        """Grant rows until the step is full."""
+        config = step.config
+        decodes: list[Request] = []
+        drafts: list[int] = []
+        prefills: list[Request] = []
+        for request in step.running:
+            start = request.num_computed_tokens + request.in_flight_rows
+            known = len(request.token_ids)
+            if known - start > 1:
+                prefills.append(request)
+            elif start < request.max_total_tokens and known + request.in_flight_emits < request.max_total_tokens:
+                decodes.append(request)
+                drafts.append(step.drafts_at_hand(request))
+            # else: a result in flight is certain to end it (lag 1), or to be followed by no room
+
+        decodes, drafts = self._place_anchors(step, decodes, drafts)
+        prefills = [request for request in prefills if request.status is RequestStatus.RUNNING]
+
+        draft_rows_left = config.draft_capacity
+        rows_left = config.max_num_batched_tokens - len(decodes)
+        carries = step.layout.carries_target_rows
+        if carries:
+            draft_rows_left -= len(decodes)
+            rows_left = min(rows_left, draft_rows_left)
+
+        prompt_rows = sum(len(r.token_ids) - r.num_computed_tokens - r.in_flight_rows for r in prefills)
+        if prompt_rows < rows_left and len(step.waiting) and not step.preempted:
+            prompt_rows += step.prompt_rows_waiting(rows_left - prompt_rows)
+        num_drafts = sum(drafts)
+        composition = self.policy.compose(
+            StepCandidates(
+                len(decodes),
+                num_drafts,
+                min(prompt_rows, rows_left),
+                rows_left,
+                config.min_prefill_tokens,
+                step.num_free_seats,
+            ),
+            self.costs,
+            step.now,
+        )
+        if composition.num_verify_rows < num_drafts:
+            drafts = self.planner.distribute(
+                drafts, [r.draft_confidences for r in decodes], composition.num_verify_rows, step.step
+            )
+            step.reasons.append(f"{num_drafts - composition.num_verify_rows} of {num_drafts} drafts yielded their rows")
+        if carries:
+            draft_rows_left -= sum(drafts)
+
+        draft_rows_left = self._add_decodes(step, decodes, drafts, draft_rows_left)
+        self._add_prompts(step, prefills, composition.num_prompt_rows, draft_rows_left)
+
+    def _place_anchors(
+        self, step: StepBuilder, decodes: list[Request], drafts: list[int]
+    ) -> tuple[list[Request], list[int]]:
+        """Make sure that every decode has a block for its anchor before anyone takes blocks for drafts."""
+        config = step.config
+        most_per_request = 2 + (2 * config.num_speculative_tokens + 1) // config.block_size
+        if step.kv.pool.num_free >= len(decodes) * most_per_request:
+            return decodes, drafts
+        for request in sorted(decodes, key=lambda r: r.queue_key):
+            if request.status is RequestStatus.RUNNING:
+                start = request.num_computed_tokens + request.in_flight_rows
+                step.make_room(request, start + 1)
+        if not step.preempted:
+            return decodes, drafts
+        kept = [(r, d) for r, d in zip(decodes, drafts, strict=True) if r.status is RequestStatus.RUNNING]
+        return [r for r, _ in kept], [d for _, d in kept]
+
+    def _add_decodes(self, step: StepBuilder, decodes: list[Request], verify: list[int], draft_rows_left: int) -> int:
+        """Enter the decodes; gives the draft rows left. Who drafts when D is short rotates with the steps."""
+        layout = step.layout
+        kv = step.kv
+        size = kv.block_size
+        may_draft = self._may_draft(step, len(decodes), draft_rows_left)
+        for index, request in enumerate(decodes):
+            start = request.num_computed_tokens + request.in_flight_rows
+            num_verify = verify[index]
+            num_draft = 0
+            if may_draft is None or index in may_draft:
+                num_draft = step.drafts_wanted(request, start, 1 + num_verify)
+            rows = layout.draft_query_rows(1 + num_verify, num_draft)
+            extra = rows - layout.draft_query_rows(1 + num_verify, 0)
+            if extra > draft_rows_left:
+                num_draft, extra = 0, 0
+                rows = layout.draft_query_rows(1 + num_verify, 0)
+            if kv.grow(request, step.tokens_needed(start, 1 + num_verify, num_draft)) is None:
+                # Too few blocks for everything: drafting goes first, then verify rows; the anchor has its slot.
+                rows -= extra
+                num_draft, extra = 0, 0
+                if kv.grow(request, start + 1 + num_verify) is None:
+                    slots = len(request.block_ids) * size - start - 1
+                    rows -= (num_verify - slots) if layout.carries_target_rows else 0
+                    num_verify = slots
+            draft_rows_left -= extra
+            step.add_decode(request, start, num_verify, num_draft, rows)
+        return draft_rows_left
+
+    @staticmethod
+    def _may_draft(step: StepBuilder, num_decodes: int, draft_rows_left: int) -> set[int] | None:
+        """Which decodes may ask for draft rows, None for all."""
+        per_request = step.layout.draft_query_rows(0, step.config.num_speculative_tokens)
+        if not per_request or num_decodes * per_request <= draft_rows_left:
+            return None
+        fitting = max(draft_rows_left, 0) // per_request
+        step.reasons.append(f"draft capacity holds {fitting} of {num_decodes} drafting requests")
+        first = step.step * fitting
+        return {(first + k) % num_decodes for k in range(fitting)}
+
+    @staticmethod
+    def _add_prompts(step: StepBuilder, prefills: list[Request], rows_left: int, draft_rows_left: int) -> None:
+        """Enter chunks of running prompts, then admit waiting ones, within `rows_left` rows."""
+        layout = step.layout
+        queue = list(prefills)
+        while rows_left > 0:
+            if queue:
+                request = queue.pop(0)
+                if request.status is not RequestStatus.RUNNING:
+                    continue  # preempted by a more urgent prompt in this very loop
+            else:
+                admitted = step.admit_next()
+                if admitted is None:
+                    return
+                request = admitted
+            start = request.num_computed_tokens + request.in_flight_rows
+            num_rows = min(len(request.token_ids) - start, rows_left)
+            if layout.carries_target_rows:
+                num_rows = min(num_rows, draft_rows_left)
+                if num_rows <= 0:
+                    return
+            granted = step.grant_prompt(request, start, num_rows, draft_rows_left)
+            if granted is None:
+                continue
+            num_rows, draft_rows = granted
+            rows_left -= num_rows
+            draft_rows_left -= draft_rows

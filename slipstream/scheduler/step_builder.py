@@ -1,0 +1,257 @@
+"""StepBuilder: one step under construction. It turns granted rows into plan entries, KV blocks and bookkeeping;
+which rows are granted is the business of the budget rules (separate.py, shared.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from slipstream.config import SchedulerConfig
+from slipstream.kv.manager import KVManager
+from slipstream.request import Request, RequestStatus
+from slipstream.scheduler.drafting import DraftingPolicy
+from slipstream.scheduler.layouts import DraftLayout
+from slipstream.scheduler.protocol import NewRequest, ScheduledRequest
+from slipstream.scheduler.queue import WaitingQueue
+
+_KEY = attrgetter("queue_key")
+
+
+class StepBuilder:
+    """Collects one step's entries. Lives for one call of `Scheduler.schedule`.
+
+    Attributes:
+        decodes, prefills: entries so far.
+        new_requests: descriptions the executor needs.
+        preempted: requests that lost their blocks in this step.
+        epochs: source of numbers for requests that start over.
+    """
+
+    def __init__(
+        self,
+        *,
+        step: int,
+        now: float,
+        config: SchedulerConfig,
+        layout: DraftLayout,
+        kv: KVManager,
+        running: list[Request],
+        waiting: WaitingQueue,
+        drafting: DraftingPolicy,
+        next_epoch: int,
+    ) -> None:
+        self.step = step
+        self.now = now
+        self.config = config
+        self.layout = layout
+        self.kv = kv
+        self.running = running
+        self.waiting = waiting
+        self.drafting = drafting
+        self.next_epoch = next_epoch
+        self.decodes: list[ScheduledRequest] = []
+        self.prefills: list[ScheduledRequest] = []
+        self.new_requests: list[NewRequest] = []
+        self.preempted: list[Request] = []
+        self.reasons: list[str] = []
+
+    # -- what a request wants -------------------------------------------------------------------------------------
+
+    def drafts_at_hand(self, request: Request) -> int:
+        """Drafts of a decoding request worth verifying now: made in the last step, and not past its end."""
+        if request.draft_handle != self.step - 1 or request.draft_handle < 0:
+            return 0  # older drafts are dropped, never used (a step went by without the request)
+        start = request.num_computed_tokens + request.in_flight_rows
+        room = request.max_total_tokens - len(request.token_ids) - request.in_flight_emits
+        return max(min(request.num_draft_tokens, room - 1, request.max_total_tokens - 1 - start), 0)
+
+    def drafts_wanted(self, request: Request, first_position: int, num_target_rows: int) -> int:
+        """Drafts the request should make after emitting in this step; 0 where they could not be used."""
+        most = self.config.num_speculative_tokens
+        if not most:
+            return 0
+        # After this step one more token is certain; a draft that would be the last token saves nothing.
+        room = request.max_total_tokens - len(request.token_ids) - request.in_flight_emits - 2
+        most = min(most, room)
+        limit = self.config.draft_max_model_len
+        if limit is not None and first_position + num_target_rows + most >= limit:
+            return 0
+        return self.drafting.num_draft_tokens(request, most, self.now) if most > 0 else 0
+
+    def tokens_needed(self, first_position: int, num_target_rows: int, num_draft_tokens: int) -> int:
+        """Tokens the block table must cover: the target's rows and the drafter's slots from the new anchor on."""
+        slots = self.layout.lookahead_slots(num_draft_tokens)
+        return min(first_position + num_target_rows + slots, self.config.max_model_len)
+
+    # -- blocks ---------------------------------------------------------------------------------------------------
+
+    def make_room(self, request: Request, num_tokens: int) -> bool:
+        """Grow the request's table, taking blocks from the least urgent running requests that this step does not
+        hold yet. False when the request itself is the least urgent of them: then it was preempted."""
+        while self.kv.grow(request, num_tokens) is None:
+            entered = {entry.request_id for entry in (*self.decodes, *self.prefills)}
+            victim = max((r for r in self.running if r.request_id not in entered), key=_KEY)
+            self.preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def preempt(self, request: Request) -> None:
+        """Free the request's blocks; it will be recomputed. Its results in flight are stale from now on."""
+        self.running.remove(request)
+        self.kv.free(request)
+        request.status = RequestStatus.WAITING
+        request.num_computed_tokens = 0
+        request.num_planned_blocks = 0
+        request.in_flight_rows = 0
+        request.in_flight_emits = 0
+        request.draft_handle = -1
+        request.num_draft_tokens = 0
+        request.draft_confidences = None
+        request.epoch = self.next_epoch
+        self.next_epoch += 1
+        request.num_preemptions += 1
+        self.waiting.put_back(request)
+        self.preempted.append(request)
+
+    # -- admission ------------------------------------------------------------------------------------------------
+
+    @property
+    def num_free_seats(self) -> int:
+        return self.config.max_num_seqs - len(self.running)
+
+    def prompt_rows_waiting(self, most: int) -> int:
+        """Rows the first waiting requests could use now, given seats and blocks; counted up to `most`."""
+        rows = 0
+        free = self.kv.pool.num_free
+        held_back = len(self.running)
+        for seat, request in enumerate(self.waiting):
+            if seat >= self.num_free_seats or rows >= most:
+                break
+            cached = self.kv.cached_blocks(request)
+            free -= self._blocks_to_admit(request, cached)
+            if free < held_back:
+                break
+            held_back += 1
+            rows += len(request.token_ids) - len(cached) * self.config.block_size
+        return min(rows, most)
+
+    def admit_next(self) -> Request | None:
+        """Give the most urgent waiting request a seat and its cached blocks; None where seat or blocks are missing.
+
+        Its whole prompt must fit, and one block must remain for every running request: else it would be admitted only
+        to be preempted.
+        """
+        if not len(self.waiting) or self.num_free_seats <= 0 or self.preempted:
+            return None
+        request = next(iter(self.waiting))
+        cached = self.kv.cached_blocks(request)
+        if self.kv.pool.num_free - self._blocks_to_admit(request, cached) < len(self.running):
+            return None
+        self.waiting.pop_first()
+        self.kv.attach_cached(request, cached)
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = self.now
+            request.num_cached_tokens = request.num_computed_tokens
+        request.status = RequestStatus.RUNNING
+        self.running.append(request)
+        self.new_requests.append(
+            NewRequest(
+                request.request_id,
+                request.epoch,
+                list(request.token_ids),
+                request.num_prompt_tokens,
+                request.sampling,
+                request.seed,
+                request.choice_index,
+                request.max_total_tokens,
+                request.stop_token_ids,
+            )
+        )
+        return request
+
+    def _blocks_to_admit(self, request: Request, cached: list[int]) -> int:
+        """Free blocks that admitting the request will use up for its known tokens."""
+        missing = self.kv.blocks_for(len(request.token_ids)) - len(cached)
+        return missing + self.kv.pool.num_free_among(cached)
+
+    # -- entries --------------------------------------------------------------------------------------------------
+
+    def add_decode(self, request: Request, start: int, num_verify: int, num_draft: int, draft_rows: int) -> None:
+        """Enter a decode: its anchor and `num_verify` drafts."""
+        self.decodes.append(
+            ScheduledRequest(
+                request.request_id,
+                request.epoch,
+                start,
+                1 + num_verify,
+                num_verify,
+                request.draft_handle if num_verify else -1,
+                False,
+                True,
+                num_draft,
+                draft_rows,
+                self._unplanned_blocks(request),
+            )
+        )
+        request.in_flight_rows += 1 + num_verify
+        request.in_flight_emits += 1
+        self._promise_drafts(request, num_draft)
+
+    def add_prefill(self, request: Request, start: int, num_rows: int, num_draft: int, draft_rows: int) -> None:
+        """Enter a chunk of known tokens; the last chunk emits and may draft."""
+        emits = start + num_rows == len(request.token_ids)
+        self.prefills.append(
+            ScheduledRequest(
+                request.request_id,
+                request.epoch,
+                start,
+                num_rows,
+                0,
+                -1,
+                True,
+                emits,
+                num_draft,
+                draft_rows,
+                self._unplanned_blocks(request),
+            )
+        )
+        request.in_flight_rows += num_rows
+        request.in_flight_emits += int(emits)
+        self._promise_drafts(request, num_draft)
+
+    def grant_prompt(self, request: Request, start: int, num_rows: int, draft_rows_left: int) -> tuple[int, int] | None:
+        """Enter a chunk of at most `num_rows` rows as far as blocks reach.
+
+        Gives (target rows, draft query rows) used, or None when the request had to give way. Drafting is dropped
+        before rows are: `draft_rows_left` always holds the rows a layout carries.
+        """
+        kv, layout = self.kv, self.layout
+        num_draft = 0
+        if start + num_rows == len(request.token_ids):
+            num_draft = self.drafts_wanted(request, start, num_rows)
+        if layout.draft_query_rows(num_rows, num_draft) > draft_rows_left:
+            num_draft = 0
+        if kv.grow(request, self.tokens_needed(start, num_rows, num_draft)) is None:
+            num_draft = 0
+            reachable = (len(request.block_ids) + kv.pool.num_free) * kv.block_size - start
+            if reachable <= 0 and not self.make_room(request, start + 1):
+                return None
+            num_rows = min(num_rows, max(reachable, len(request.block_ids) * kv.block_size - start))
+            kv.grow(request, start + num_rows)
+        draft_rows = layout.draft_query_rows(num_rows, num_draft)
+        self.add_prefill(request, start, num_rows, num_draft, draft_rows)
+        return num_rows, draft_rows
+
+    @staticmethod
+    def _unplanned_blocks(request: Request) -> Sequence[int]:
+        known, blocks = request.num_planned_blocks, request.block_ids
+        if len(blocks) == known:
+            return ()
+        request.num_planned_blocks = len(blocks)
+        return blocks[known:]
+
+    def _promise_drafts(self, request: Request, num_draft: int) -> None:
+        """Note the drafts this step will make; an upper bound until it is committed."""
+        request.draft_handle = self.step if num_draft else -1
+        request.num_draft_tokens = num_draft
