@@ -1,0 +1,120 @@
+"""From what the user calls a model to everything an engine needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from slipstream.config import EMBEDDED_MODEL
+from slipstream.models.chat_template import ChatTemplate
+from slipstream.models.config import DecoderConfig, ModelLoadError
+from slipstream.models.embedded import ensure_embedded_model
+from slipstream.models.files import errors_name, get_str, read_json
+from slipstream.models.gguf_file import GGUFFile
+from slipstream.models.gguf_model import gguf_architecture, gguf_config, gguf_vocab_size, read_gguf_weights
+from slipstream.models.gguf_tokenizer import gguf_tokenizer
+from slipstream.models.hf_config import hf_config
+from slipstream.models.hf_tokenizer import read_hf_chat_template, read_hf_tokenizer
+from slipstream.models.safetensors_weights import check_safetensors, read_safetensors, safetensors_files
+from slipstream.models.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model whose files were found and checked; its weights are read when asked for.
+
+    Attributes:
+        name: what clients call it, unless the user names it otherwise.
+        config: shape of the decoder.
+        tokenizer: of this model.
+        chat_template: None when the model has none and takes plain prompts only.
+        tensors: reads the weights, one (Hugging Face name, values) at a time.
+        progress: show a bar while reading weights, if someone looks at a terminal.
+    """
+
+    name: str
+    config: DecoderConfig
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]]
+    progress: bool = False
+
+    def load_weights(self, dtype: torch.dtype, device: torch.device | str) -> dict[str, torch.Tensor]:
+        """All weights by Hugging Face name, in shapes as `DecoderConfig.tensor_shapes` says; no `lm_head.weight` when tied.
+
+        Only one tensor at a time exists in another type than `dtype`.
+        """
+        weights: dict[str, torch.Tensor] = {}
+        console = Console(stderr=True)
+        columns = (TextColumn("Loading weights"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=console, disable=not (self.progress and console.is_terminal)) as bar:
+            task = bar.add_task("", total=len(self.config.tensor_shapes()))
+            for name, values in self.tensors():
+                weights[name] = values.to(device=device, dtype=dtype)
+                bar.advance(task)
+        return weights
+
+
+def open_model(model: str, *, progress: bool = True) -> ModelSource:
+    """Find a model and check everything about it but the values of its weights.
+
+    Args:
+        model: the embedded model's name (fetched on first use), a `.gguf` file, or a Hugging Face directory.
+        progress: show bars while fetching and loading.
+
+    Raises:
+        ModelLoadError: it is not there, is not supported, or its files are broken.
+    """
+    if model == EMBEDDED_MODEL:
+        return _open_gguf(ensure_embedded_model(progress=progress), EMBEDDED_MODEL, progress)
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _open_directory(path, progress)
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelLoadError(f"--model {model}: a model file must be a .gguf; give a GGUF file or a directory")
+        return _open_gguf(path, path.stem, progress)
+    raise ModelLoadError(
+        f"--model {model}: no such file or directory. Give a .gguf file, a Hugging Face directory "
+        f"(models are not fetched from the Hub), or {EMBEDDED_MODEL!r}, which is fetched by itself"
+    )
+
+
+def _open_gguf(path: Path, name: str, progress: bool) -> ModelSource:
+    file = GGUFFile(path)
+    with errors_name(path):
+        architecture = gguf_architecture(file)
+        tokenizer = gguf_tokenizer(file.metadata, vocab_size=gguf_vocab_size(file))
+        config = gguf_config(file, architecture, tokenizer)
+        template = None
+        if "tokenizer.chat_template" in file.metadata:
+            ids = {"bos_token": config.bos_token_id, "eos_token": next(iter(config.eos_token_ids), None)}
+            tokens = {key: tokenizer.token_text(token_id) for key, token_id in ids.items() if token_id is not None}
+            template = ChatTemplate(get_str(file.metadata, "tokenizer.chat_template"), special_tokens=tokens)
+    return ModelSource(name, config, tokenizer, template, lambda: read_gguf_weights(file, config), progress)
+
+
+def _open_directory(directory: Path, progress: bool) -> ModelSource:
+    if (directory / "adapter_config.json").is_file():
+        raise ModelLoadError(
+            f"{directory}: a LoRA adapter (adapter_config.json) is not supported; merge it into its base model first"
+        )
+    config_path, generation_path = directory / "config.json", directory / "generation_config.json"
+    if not config_path.is_file():
+        raise ModelLoadError(f"{directory}: config.json is missing; a Hugging Face model directory has one")
+    with errors_name(config_path):
+        values = read_json(config_path)
+        generation = read_json(generation_path) if generation_path.is_file() else {}
+        config = hf_config(values, generation)
+    paths = safetensors_files(directory)
+    check_safetensors(paths, config)
+    tokenizer = read_hf_tokenizer(directory, config.eos_token_ids, config.bos_token_id)
+    template = read_hf_chat_template(directory)
+    return ModelSource(
+        directory.resolve().name, config, tokenizer, template, lambda: read_safetensors(paths, config), progress
+    )
