@@ -1,0 +1,1 @@
+"""Paged attention over flat batches of prompt, decode and verify rows."""

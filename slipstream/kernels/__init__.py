@@ -1,0 +1,1 @@
+"""The arithmetic of a decoder's rows (projections, norms, activation), fast or batch-invariant."""

@@ -1,0 +1,70 @@
+"""The paged KV cache: one tensor per layer, addressed by slots."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class PagedKVCache:
+    """Keys and values of every layer in blocks of `block_size` tokens.
+
+    A slot is `block_id * block_size + offset`. Keys and values of a slot lie side by side, so that writing and
+    gathering cost one operation, not two. The last block is scratch: rows without a slot write there, and nobody reads
+    it unmasked.
+
+    Attributes:
+        layers: per layer [num_blocks + 1, block_size, 2, num_kv_heads, head_dim]; index 0 of the third is the key.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        shape = (num_blocks + 1, block_size, 2, num_kv_heads, head_dim)
+        self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        width = 2 * num_kv_heads * head_dim
+        self._slots = [layer.view(-1, width) for layer in self.layers]
+        self._blocks = [layer.view(-1, block_size * width) for layer in self.layers]
+
+    @property
+    def scratch_block(self) -> int:
+        """Id of the block that belongs to nobody."""
+        return self.num_blocks
+
+    @property
+    def device(self) -> torch.device:
+        return self.layers[0].device
+
+    def keys(self, layer: int) -> Tensor:
+        """[num_blocks + 1, block_size, num_kv_heads, head_dim], a view."""
+        return self.layers[layer][:, :, 0]
+
+    def values(self, layer: int) -> Tensor:
+        """[num_blocks + 1, block_size, num_kv_heads, head_dim], a view."""
+        return self.layers[layer][:, :, 1]
+
+    def write(self, layer: int, key_value: Tensor, slots: Tensor) -> None:
+        """Store [N, 2 * num_kv_heads, head_dim] (keys, then values) at slots [N]."""
+        self._slots[layer].index_copy_(0, slots, key_value.reshape(key_value.shape[0], -1))
+
+    def gather(self, layer: int, block_ids: Tensor) -> Tensor:
+        """Copy blocks [n] out in order: [n * block_size, 2, num_kv_heads, head_dim]."""
+        blocks = self._blocks[layer].index_select(0, block_ids)
+        return blocks.view(-1, 2, self.num_kv_heads, self.head_dim)
+
+
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Bytes of KV one token takes: a key and a value in every layer."""
+    return num_layers * 2 * num_kv_heads * head_dim * dtype.itemsize
