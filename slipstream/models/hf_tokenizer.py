@@ -26,8 +26,9 @@ def read_hf_tokenizer(directory: Path, eos_token_ids: tuple[int, ...], bos_token
         backend = tokenizers.Tokenizer.from_file(str(path))
         names = _special_tokens(_tokenizer_config(directory))
         named = {key: backend.token_to_id(token) for key, token in names.items()}
-        if not eos_token_ids and named.get("eos_token") is not None:
-            eos_token_ids = (named["eos_token"],)
+        eos_token_id = named.get("eos_token")
+        if not eos_token_ids and eos_token_id is not None:
+            eos_token_ids = (eos_token_id,)
         if bos_token_id is None:
             bos_token_id = named.get("bos_token")
         return Tokenizer(backend, eos_token_ids=eos_token_ids, bos_token_id=bos_token_id)

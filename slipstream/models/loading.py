@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -45,7 +45,7 @@ class ModelSource:
     progress: bool = False
 
     def load_weights(self, dtype: torch.dtype, device: torch.device | str) -> dict[str, torch.Tensor]:
-        """All weights by Hugging Face name, in shapes as `DecoderConfig.tensor_shapes` says; no `lm_head.weight` when tied.
+        """All weights by Hugging Face name, in the shapes of `DecoderConfig.tensor_shapes` (no `lm_head.weight` when tied).
 
         Only one tensor at a time exists in another type than `dtype`.
         """
@@ -114,6 +114,8 @@ def _open_directory(directory: Path, progress: bool) -> ModelSource:
     paths = safetensors_files(directory)
     check_safetensors(paths, config)
     tokenizer = read_hf_tokenizer(directory, config.eos_token_ids, config.bos_token_id)
+    with errors_name(directory / "tokenizer_config.json"):
+        config = replace(config, eos_token_ids=tokenizer.eos_token_ids, bos_token_id=tokenizer.bos_token_id)
     template = read_hf_chat_template(directory)
     return ModelSource(
         directory.resolve().name, config, tokenizer, template, lambda: read_safetensors(paths, config), progress
