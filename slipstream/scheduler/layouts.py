@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slipstream.config import SettingError, SpeculativeSettings
+
 
 @dataclass(frozen=True, slots=True)
 class LinearRows:
@@ -89,3 +91,15 @@ LAYOUTS: dict[str, DraftLayout] = {
     )
 }
 NO_LAYOUT = LAYOUTS["ngram"]
+
+
+def layout_for(speculative: SpeculativeSettings | None) -> DraftLayout:
+    """The layout whose budgets these settings obey. Raises SettingError for a name that is not in LAYOUTS."""
+    if speculative is None:
+        return NO_LAYOUT
+    name = speculative.layout_name
+    if name not in LAYOUTS:
+        raise SettingError(
+            f"--speculative-config: layout {speculative.layout!r} is not known; choose one of {', '.join(LAYOUTS)}"
+        )
+    return LAYOUTS[name]

@@ -1,16 +1,11 @@
-"""One typed tree of settings, their validation, and the report of how each value came about (design 7).
+"""The typed tree of settings. Flag names follow vLLM where the meaning is the same: `max_num_seqs` is `--max-num-seqs`.
 
-A setting left at None is chosen by `resolve_settings`, which also refuses values that cannot work before any weight is
-loaded. Flag names follow vLLM where the meaning is the same: `max_num_seqs` is `--max-num-seqs`.
+A setting left at None is chosen by `resolve_settings` (resolution.py).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -123,33 +118,6 @@ class Settings:
     speculative: SpeculativeSettings | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedSetting:
-    """One line of the resolution report."""
-
-    name: str
-    value: Any
-    source: str
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What of the model the other settings depend on.
-
-    Attributes:
-        max_position: tokens the model was made for.
-        kv_bytes_per_token: bytes of target KV per token in the dtype in use.
-        device_type: "cpu" or "cuda".
-        memory_bytes: memory that KV may come from.
-    """
-
-    max_position: int
-    kv_bytes_per_token: int
-    device_type: str = "cpu"
-    memory_bytes: int = 4 << 30
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """What the scheduler is built from: every number decided."""
@@ -167,45 +135,3 @@ class SchedulerConfig:
     min_prefill_tokens: int = 0
     draft_max_model_len: int | None = None
     priority_ageing_s: float = 30.0
-
-
-def parse_speculative_config(text: str) -> SpeculativeSettings | None:
-    """Read `--speculative-config`; `{}` or `none` switches speculation off."""
-    if text.strip() in ("", "none", "null", "{}"):
-        return None
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise SettingError(
-            f"--speculative-config is not JSON ({error}); "
-            'write for example \'{"method": "ngram", "num_speculative_tokens": 5}\', or none'
-        ) from None
-    if not isinstance(value, dict):
-        raise SettingError(f"--speculative-config must be a JSON object, got {value!r}")
-    return speculative_settings_from(value)
-
-
-def speculative_settings_from(value: Mapping[str, Any]) -> SpeculativeSettings:
-    """Check a speculative config given as a mapping; unknown keys are refused by name."""
-    known = {f.name: f for f in dataclasses.fields(SpeculativeSettings)}
-    unknown = [key for key in value if key not in known]
-    if unknown:
-        raise SettingError(
-            f"--speculative-config: unknown key {unknown[0]!r}; known keys are {', '.join(sorted(known))}"
-        )
-    if value.get("method") not in SPECULATIVE_METHODS:
-        raise SettingError(
-            f"--speculative-config: method {value.get('method')!r} is not available; "
-            f"choose one of {', '.join(SPECULATIVE_METHODS)}"
-        )
-    for name in ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max", "draft_max_model_len"):
-        number = value.get(name)
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-            raise SettingError(f"--speculative-config: {name} must be a whole number, got {number!r}")
-    length = value.get("acceptance_length")
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int | float)):
-        raise SettingError(f"--speculative-config: acceptance_length must be a number, got {length!r}")
-    layout = value.get("layout")
-    if layout is not None and not isinstance(layout, str):
-        raise SettingError(f"--speculative-config: layout must be a string, got {layout!r}")
-    return SpeculativeSettings(**value)
