@@ -7,11 +7,11 @@ token after the accepted ones is in no numerator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.bench.records import DecodeRecord
+from slipstream.scheduler.statistics import SchedulerStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +93,28 @@ class Acceptance:
         }
 
 
-def acceptance_of(decodes: Iterable[DecodeRecord]) -> Acceptance:
-    """Sum up decode steps."""
-    num_steps = drafted = 0
-    histogram: dict[int, list[int]] = {}
-    for step in decodes:
-        num_steps += 1
-        drafted += step.drafted
-        if step.verified:
-            histogram.setdefault(step.verified, [0] * (step.verified + 1))[step.accepted] += 1
-    longest = max(histogram, default=0)
+def acceptance_between(before: SchedulerStatistics, after: SchedulerStatistics) -> Acceptance | None:
+    """What a scheduler counted between two moments; None when no request decoded in between."""
+    num_steps = after.num_decode_emits - before.num_decode_emits
+    if num_steps <= 0:
+        return None
+    earlier = before.acceptance_histogram
+    histogram = {}
+    for verified, counts in enumerate(after.acceptance_histogram):
+        old = earlier[verified] if verified < len(earlier) else [0] * len(counts)
+        grown = tuple(new - was for new, was in zip(counts, old, strict=True))
+        if verified and any(grown):
+            histogram[verified] = grown
     by_position = tuple(
-        sum(sum(counts[position + 1 :]) for counts in histogram.values()) for position in range(longest)
+        sum(sum(counts[position + 1 :]) for counts in histogram.values())
+        for position in range(max(histogram, default=0))
     )
     return Acceptance(
         num_decode_steps=num_steps,
         num_steps_verified=sum(sum(counts) for counts in histogram.values()),
-        drafted=drafted,
+        drafted=after.num_drafted_tokens - before.num_drafted_tokens,
         verified=sum(length * sum(counts) for length, counts in histogram.items()),
         accepted=sum(by_position),
         accepted_by_position=by_position,
-        histogram={length: tuple(counts) for length, counts in histogram.items()},
+        histogram=histogram,
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.bench.acceptance import Acceptance, acceptance_of
+from slipstream.bench.acceptance import Acceptance
 from slipstream.bench.records import RequestRecord, RunRecord, StepRecord
 
 
@@ -201,13 +201,10 @@ class BenchResult:
         return result
 
 
-def summarize(run: RunRecord, acceptance: Acceptance | None = None, steps: StepSummary | None = None) -> BenchResult:
+def summarize(run: RunRecord) -> BenchResult:
     """Turn what was written down into numbers.
 
     Failed requests are in no latency and no throughput, and are counted beside them.
-
-    Args:
-        acceptance, steps: what the server's own counters say, for runs over HTTP; in process the run knows better.
     """
     served = [request for request in run.requests if request.error is None]
     return BenchResult(
@@ -225,8 +222,8 @@ def summarize(run: RunRecord, acceptance: Acceptance | None = None, steps: StepS
         tokens_per_chunk=_tokens_per_chunk(served),
         coalesced_chunks=sum(request.coalesced_chunks for request in served),
         in_flight=concurrency_of([(request.sent_time, request.end_time) for request in served]),
-        steps=summarize_steps(run.steps) or steps,
-        acceptance=acceptance_of(run.decodes) if run.decodes else acceptance,
+        steps=StepSummary(run.step_counts) if run.step_counts else summarize_steps(run.steps),
+        acceptance=run.acceptance,
     )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from slipstream.bench.acceptance import Acceptance
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -80,32 +82,19 @@ class StepRecord:
     draft_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeRecord:
-    """One request's part of one decode step.
-
-    Attributes:
-        index: which request. drafted: drafts at hand. verified: drafts the target checked, at most `drafted`.
-        accepted: leading run of them that was right. emitted: tokens the request got, at most `accepted + 1`.
-    """
-
-    index: int
-    drafted: int
-    verified: int
-    accepted: int
-    emitted: int
-
-
 @dataclass(slots=True)
 class RunRecord:
     """Everything one run wrote down.
 
     Attributes:
         duration_s: from the first request's sending to the last output.
-        steps, decodes: empty over HTTP, where nobody outside the server sees steps.
+        steps: empty over HTTP, where nobody outside the server sees steps.
+        acceptance: None where nothing was counted.
+        step_counts: engine steps by kind, where a server's counters tell no more.
     """
 
     requests: list[RequestRecord]
     duration_s: float
     steps: list[StepRecord] = field(default_factory=list)
-    decodes: list[DecodeRecord] = field(default_factory=list)
+    acceptance: Acceptance | None = None
+    step_counts: dict[str, int] | None = None

@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slipstream.bench.acceptance import Acceptance
 from slipstream.bench.client import HttpLoad
-from slipstream.bench.metrics import StepSummary
 
 PREFIX = "vllm:spec_decode_num_"
 STEPS = "slipstream:engine_steps_total"
@@ -73,11 +72,11 @@ def acceptance_between(before: Counters, after: Counters) -> Acceptance | None:
     )
 
 
-def steps_between(before: Counters, after: Counters) -> StepSummary | None:
+def steps_between(before: Counters, after: Counters) -> dict[str, int] | None:
     """Engine steps by kind; None for servers that do not count them."""
     if not after.steps:
         return None
-    return StepSummary({kind: round(count - before.steps.get(kind, 0.0)) for kind, count in after.steps.items()})
+    return {kind: round(count - before.steps.get(kind, 0.0)) for kind, count in after.steps.items()}
 
 
 async def read_counters(load: HttpLoad) -> Counters | None:

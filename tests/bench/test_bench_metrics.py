@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
-from slipstream.bench.acceptance import acceptance_of
+from slipstream.bench.acceptance import Acceptance, acceptance_between
 from slipstream.bench.metrics import Distribution, chunk_gaps_ms, concurrency_of, summarize, summarize_steps, tpot_ms
-from slipstream.bench.records import Chunk, DecodeRecord, RequestRecord, RunRecord, StepRecord
+from slipstream.bench.records import Chunk, RequestRecord, RunRecord, StepRecord
+from slipstream.scheduler.statistics import SchedulerStatistics
 
 
-def decodes(*steps: tuple[int, int]) -> list[DecodeRecord]:
-    return [DecodeRecord(0, drafted, drafted, accepted, accepted + 1) for drafted, accepted in steps]
+def counted(*steps: tuple[int, int], drafted: int | None = None) -> Acceptance:
+    """What a scheduler counts for decode steps of (verified, accepted) drafts, after others before them."""
+    statistics = SchedulerStatistics()
+
+    def count(verified: int, accepted: int) -> None:
+        statistics.num_decode_emits += 1
+        statistics.num_drafted_tokens += verified
+        statistics.count_verification(verified, accepted)
+
+    count(2, 1)
+    count(4, 4)
+    before = copy.deepcopy(statistics)
+    for verified, accepted in steps:
+        count(verified, accepted)
+    if drafted is not None:
+        statistics.num_drafted_tokens = before.num_drafted_tokens + drafted
+    acceptance = acceptance_between(before, statistics)
+    assert acceptance is not None
+    return acceptance
 
 
 def step(kind: str, start: float, duration: float, running: int, rows: int = 4) -> StepRecord:
@@ -18,7 +38,7 @@ def step(kind: str, start: float, duration: float, running: int, rows: int = 4) 
 
 
 def test_m3_ragged_verification_is_counted_as_offered() -> None:
-    acceptance = acceptance_of(decodes((3, 2), (1, 1), (0, 0), (3, 0)))
+    acceptance = counted((3, 2), (1, 1), (0, 0), (3, 0))
     assert (acceptance.drafted, acceptance.verified, acceptance.accepted) == (7, 7, 3)
     assert acceptance.rate == pytest.approx(3 / 7)
     assert acceptance.mean_length == pytest.approx(2.0)
@@ -26,7 +46,7 @@ def test_m3_ragged_verification_is_counted_as_offered() -> None:
 
 
 def test_m2_m5_rate_divides_by_what_was_verified_not_by_drafts_made() -> None:
-    trimmed = acceptance_of([DecodeRecord(0, 5, 2, 2, 3), DecodeRecord(0, 5, 0, 0, 1)])
+    trimmed = counted((2, 2), (0, 0), drafted=10)
     assert (trimmed.drafted, trimmed.verified, trimmed.accepted) == (10, 2, 2)
     assert trimmed.rate == 1.0
     assert trimmed.mean_length == 3.0
@@ -34,15 +54,15 @@ def test_m2_m5_rate_divides_by_what_was_verified_not_by_drafts_made() -> None:
 
 
 def test_m4_histogram_by_draft_length_tells_budgets_apart() -> None:
-    first = acceptance_of(decodes((1, 1), (3, 2)))
-    second = acceptance_of(decodes((2, 1), (2, 2)))
+    first = counted((1, 1), (3, 2))
+    second = counted((2, 1), (2, 2))
     assert first.histogram == {1: (0, 1), 3: (0, 0, 1, 0)}
     assert second.histogram == {2: (0, 1, 1)}
     assert (first.verified, first.accepted) == (second.verified, second.accepted)
 
 
 def test_per_position_rates_over_all_steps_and_over_steps_that_verified_there() -> None:
-    acceptance = acceptance_of(decodes((3, 3), (1, 1), (3, 0), (2, 1)))
+    acceptance = counted((3, 3), (1, 1), (3, 0), (2, 1))
     assert acceptance.accepted_by_position == (3, 1, 1)
     assert acceptance.rate_by_position == (0.75, 0.25, 0.25)
     assert acceptance.rate_by_position_verified == (0.75, pytest.approx(1 / 3), 0.5)
@@ -50,7 +70,7 @@ def test_per_position_rates_over_all_steps_and_over_steps_that_verified_there() 
 
 
 def test_nothing_verified_gives_no_verdict() -> None:
-    acceptance = acceptance_of(decodes((0, 0)))
+    acceptance = counted((0, 0))
     assert acceptance.rate is None
     assert acceptance.mean_length is None
     assert acceptance.tokens_per_decode_step == 1.0
