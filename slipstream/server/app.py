@@ -1,0 +1,63 @@
+"""The FastAPI application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from prometheus_client import CollectorRegistry
+from starlette.responses import Response
+
+from slipstream import __version__
+from slipstream.config import ResolvedSetting
+from slipstream.engine.async_engine import AsyncEngine
+from slipstream.engine.statistics_log import StatisticsLog
+from slipstream.server.chat import chat_routes
+from slipstream.server.completions import completion_routes
+from slipstream.server.errors import install_error_handlers
+from slipstream.server.info import info_routes
+from slipstream.server.served_model import ServedModel
+from slipstream.server.sse import ClientGoneError
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+def create_app(
+    engine: AsyncEngine,
+    model: ServedModel,
+    *,
+    registry: CollectorRegistry | None = None,
+    report: Sequence[ResolvedSetting] = (),
+    statistics_log: StatisticsLog | None = None,
+) -> FastAPI:
+    """Serve one engine over HTTP. The application's lifespan starts and stops it.
+
+    Args:
+        registry: what `/metrics` shows. report: what `/v1/config` shows.
+        statistics_log: writes its lines while the application runs.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await engine.start()
+        writer = asyncio.create_task(statistics_log.run(engine)) if statistics_log is not None else None
+        try:
+            yield
+        finally:
+            if writer is not None:
+                writer.cancel()
+            await engine.stop()
+
+    app = FastAPI(title="Slipstream", version=__version__, lifespan=lifespan)
+    install_error_handlers(app)
+
+    @app.exception_handler(ClientGoneError)
+    async def client_gone(_request: Request, _error: ClientGoneError) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    app.include_router(chat_routes(engine, model))
+    app.include_router(completion_routes(engine, model))
+    app.include_router(info_routes(engine, model, report, registry or CollectorRegistry()))
+    return app

@@ -1,0 +1,70 @@
+"""Errors over HTTP: always `{"error": {"message", "type", "param", "code"}}`, as the OpenAI API has them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from slipstream.engine.engine import EngineDeadError
+from slipstream.request import RequestError
+
+logger = logging.getLogger(__name__)
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+
+
+class ApiError(Exception):
+    """An answer that is an error; the arguments are the body's fields."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        parameter: str | None = None,
+        code: str | None = None,
+        kind: str = INVALID_REQUEST,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = error_body(message, kind, parameter, code)
+
+
+def error_body(message: str, kind: str, parameter: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """The body of an error answer, or of an error event inside a stream."""
+    return {"error": {"message": message, "type": kind, "param": parameter, "code": code}}
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Give every way a request can fail the same shape."""
+
+    @app.exception_handler(ApiError)
+    async def api_error(_request: Request, error: ApiError) -> JSONResponse:
+        return JSONResponse(error.body, error.status)
+
+    @app.exception_handler(RequestError)
+    async def request_error(_request: Request, error: RequestError) -> JSONResponse:
+        return JSONResponse(error_body(error.message, INVALID_REQUEST, error.parameter, error.code), 400)
+
+    @app.exception_handler(EngineDeadError)
+    async def engine_dead(_request: Request, error: EngineDeadError) -> JSONResponse:
+        return JSONResponse(error_body(str(error), SERVER_ERROR, code="engine_unavailable"), 503)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        message = str(error.detail)
+        if error.status_code == 404:
+            message = f"there is no {request.url.path} here; the API is under /v1, its description at /docs"
+        elif error.status_code == 405:
+            message = f"{request.method} is not allowed on {request.url.path}"
+        return JSONResponse(error_body(message, INVALID_REQUEST), error.status_code, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        logger.exception("%s %s failed", request.method, request.url.path, exc_info=error)
+        return JSONResponse(error_body("the server failed on this request; see its log", SERVER_ERROR), 500)
