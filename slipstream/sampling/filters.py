@@ -23,17 +23,22 @@ def has_filters(params: SamplingParams) -> bool:
 
 
 def kept_tokens(scaled: Tensor, params: SamplingParams) -> Tensor:
-    """Ids of the tokens kept, ascending, at least one.
+    """Ids of the tokens kept, in no order, at least one.
 
-    `scaled` is (logit - top) / T, float64 [V]: 0 for the likeliest token, negative for others.
+    `scaled` is (logit - top) / T, float64 [V]: 0 for the likeliest token, negative for others, -inf for forbidden ones,
+    which may be kept where top_k asks for more tokens than there are.
     """
-    least = math.log(params.min_p) - _TOLERANCE if params.min_p > 0.0 else -math.inf
-    ids = torch.nonzero(scaled >= least)[:, 0] if least > -math.inf else torch.nonzero(scaled > least)[:, 0]
-    if 0 < params.top_k < ids.shape[0]:
-        ids = ids[best_positions(scaled[ids], params.top_k)]
+    ids: Tensor | None = None
+    if params.min_p > 0.0:
+        ids = torch.nonzero(scaled >= math.log(params.min_p) - _TOLERANCE)[:, 0]
+        scaled = scaled[ids]
+    if 0 < params.top_k < scaled.shape[0]:
+        positions = best_positions(scaled, params.top_k)
+        scaled, ids = scaled[positions], positions if ids is None else ids[positions]
     if params.top_p < 1.0:
-        ids = ids[_nucleus_positions(scaled[ids], params.top_p)]
-    return ids
+        positions = _nucleus_positions(scaled, params.top_p)
+        ids = positions if ids is None else ids[positions]
+    return torch.arange(scaled.shape[0], device=scaled.device) if ids is None else ids
 
 
 def best_positions(values: Tensor, count: int) -> Tensor:
@@ -45,7 +50,7 @@ def best_positions(values: Tensor, count: int) -> Tensor:
 
 
 def _nucleus_positions(scaled: Tensor, top_p: float) -> Tensor:
-    """Positions, ascending, of the smallest sorted prefix whose share of the probability reaches top_p."""
+    """Positions of the smallest sorted prefix whose share of the probability reaches top_p."""
     weights = (scaled.exp() * _WEIGHT_ONE).round_().to(torch.int64)
     total = int(weights.sum())
     needed = math.floor(total * (top_p - _TOLERANCE))
@@ -56,4 +61,4 @@ def _nucleus_positions(scaled: Tensor, top_p: float) -> Tensor:
     order = torch.sort(scaled[positions], descending=True, stable=True).indices
     reached = torch.cumsum(weights[positions[order]], dim=0)
     count = int((reached < needed).sum()) + 1
-    return positions[order[:count]].sort().values
+    return positions[order[:count]]

@@ -38,7 +38,12 @@ class LogitsError(RuntimeError):
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch being sampled. `tops` are row maxima, `token_ids` first where they are; `cleaned` replaces rows that held NaN or infinite maxima."""
+    """A batch being sampled.
+
+    Attributes:
+        token_ids: of the row maxima, which samples replace. tops: the maxima.
+        cleaned: rows [V] in place of those that held NaN or an infinite maximum.
+    """
 
     logits: Tensor
     rows: Sequence[SampleRow]
