@@ -1,0 +1,1 @@
+"""The executor in front of a real model."""

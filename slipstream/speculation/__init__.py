@@ -1,0 +1,1 @@
+"""Drafters for real models, and the table that builds them by name."""

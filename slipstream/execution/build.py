@@ -1,0 +1,66 @@
+"""From a model's files to an executor."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from slipstream.attention.cache import kv_bytes_per_token
+from slipstream.attention.invariant import InvariantAttention
+from slipstream.attention.paged import PagedAttention
+from slipstream.attention.protocol import AttentionBackend
+from slipstream.config import ModelSettings
+from slipstream.execution.device import resolve_device, resolve_dtype
+from slipstream.execution.executor import TorchExecutor
+from slipstream.kernels.fast import FastKernels
+from slipstream.kernels.invariant import InvariantKernels
+from slipstream.kernels.protocol import RowKernels
+from slipstream.models.config import DecoderConfig
+from slipstream.models.decoder import Decoder
+from slipstream.models.loading import ModelSource
+from slipstream.scheduler.protocol import Drafter
+
+
+def model_kv_bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
+    """Bytes of target KV per token."""
+    return kv_bytes_per_token(config.num_layers, config.num_kv_heads, config.head_dim, dtype)
+
+
+def set_threads(num_threads: int | None) -> int:
+    """Let PyTorch use this many CPU threads, all cores this process may use when None; gives the number."""
+    count = num_threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(count)
+    return count
+
+
+def build_decoder(source: ModelSource, settings: ModelSettings) -> Decoder:
+    """Load the weights in the dtype, on the device and with the arithmetic that the settings ask for."""
+    device = resolve_device(settings.device)
+    dtype = resolve_dtype(settings.dtype, device)
+    if device.type == "cpu":
+        set_threads(settings.num_threads)
+    kernels: RowKernels = FastKernels()
+    attention: AttentionBackend = PagedAttention()
+    if settings.batch_invariant:
+        kernels, attention = InvariantKernels(), InvariantAttention()
+    return Decoder(
+        source.config,
+        source.load_weights(dtype, device),
+        kernels=kernels,
+        attention=attention,
+        num_positions=settings.max_model_len,
+    )
+
+
+def build_executor(
+    source: ModelSource,
+    settings: ModelSettings,
+    *,
+    num_kv_blocks: int,
+    block_size: int,
+    drafter: Drafter | None = None,
+) -> TorchExecutor:
+    """A TorchExecutor with its weights loaded and its KV pool allocated."""
+    decoder = build_decoder(source, settings)
+    return TorchExecutor(decoder, num_kv_blocks=num_kv_blocks, block_size=block_size, drafter=drafter)

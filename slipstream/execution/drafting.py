@@ -1,0 +1,104 @@
+"""The draft half of a step. Whatever goes wrong in a drafter costs drafts, never an answer."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slipstream.scheduler.executor_state import ExecutorState, RequestRows
+from slipstream.scheduler.protocol import DraftBlock, Drafter, DraftRequest, RequestResult
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class DraftPass:
+    """What the draft half did.
+
+    Attributes:
+        num_query_rows: rows of the drafter's largest pass.
+        num_skipped: requests that were to draft but had just ended.
+    """
+
+    num_query_rows: int = 0
+    num_skipped: int = 0
+
+
+class SafeDrafter:
+    """Runs a drafter and checks what it gives.
+
+    A failed call is tried again request by request, so that one request's fault does not take the others' drafts; the
+    next step asks for all of them again.
+
+    Attributes:
+        failures: count per reason: an exception's class name, `wrong_block_count` or `invalid_token`.
+    """
+
+    def __init__(self, drafter: Drafter, vocab_size: int) -> None:
+        self.drafter = drafter
+        self.failures: Counter[str] = Counter()
+        self._vocab_size = vocab_size
+
+    def release(self, request_id: str) -> None:
+        try:
+            self.drafter.release(request_id)
+        except Exception as error:
+            self._note(type(error).__name__, error)
+
+    def run(
+        self, state: ExecutorState, batch: Sequence[RequestRows], results: Sequence[RequestResult], step: int
+    ) -> DraftPass:
+        """Draft for every request that the plan lets draft, and store the drafts under the step's handle."""
+        layout = self.drafter.layout
+        done = DraftPass()
+        chosen: list[tuple[RequestRows, RequestResult, DraftRequest]] = []
+        for rows, result in zip(batch, results, strict=True):
+            request = state.draft_request(rows) if result.error is None else None
+            if request is None:
+                done.num_skipped += bool(rows.scheduled.num_draft_tokens)
+                done.num_query_rows += layout.draft_query_rows(len(rows.token_ids), 0)
+                continue
+            done.num_query_rows += layout.draft_query_rows(len(rows.token_ids), request.num_draft_tokens)
+            chosen.append((rows, result, request))
+        if chosen:
+            blocks = self._propose([request for _, _, request in chosen])
+            for (rows, result, _), block in zip(chosen, blocks, strict=True):
+                if block is not None:
+                    state.keep_drafts(rows, result, self._checked(block), step)
+        return done
+
+    def _propose(self, requests: list[DraftRequest]) -> list[DraftBlock | None]:
+        try:
+            blocks = self.drafter.propose(requests)
+        except Exception as error:
+            self._note(type(error).__name__, error)
+            if len(requests) == 1:
+                return [None]
+            return [block for request in requests for block in self._propose([request])]
+        if len(blocks) != len(requests):
+            self._note("wrong_block_count", f"{len(blocks)} blocks for {len(requests)} requests")
+            return [None] * len(requests)
+        return list(blocks)
+
+    def _checked(self, block: DraftBlock) -> DraftBlock:
+        """The drafts up to the first id that is no token: it must not reach the embedding."""
+        token_ids = block.token_ids
+        for i, token_id in enumerate(token_ids):
+            if not 0 <= token_id < self._vocab_size:
+                self._note("invalid_token", f"token id {token_id} with a vocabulary of {self._vocab_size}")
+                confidences = block.confidences
+                return DraftBlock(token_ids[:i], None if confidences is None else confidences[:i])
+        return block
+
+    def _note(self, reason: str, detail: object) -> None:
+        self.failures[reason] += 1
+        if self.failures[reason] == 1:
+            error = detail if isinstance(detail, BaseException) else None
+            logger.warning(
+                "drafter failed (%s: %s); answers go on without its drafts. Further ones are counted, not logged",
+                reason,
+                detail,
+                exc_info=error,
+            )

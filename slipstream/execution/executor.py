@@ -1,0 +1,114 @@
+"""TorchExecutor: runs step plans on a real model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from slipstream.execution.drafting import DraftPass, SafeDrafter
+from slipstream.execution.input_batch import InputBatch, build_input_batch
+from slipstream.models.decoder import Decoder
+from slipstream.request import Logprobs
+from slipstream.sampling.sampler import LogitsError, Sampler
+from slipstream.scheduler.executor_state import ExecutorState, RequestRows
+from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens, StepMode, StepPlan, StepResult
+
+logger = logging.getLogger(__name__)
+
+
+class TorchExecutor:
+    """An Executor over a decoder and its KV cache.
+
+    Committed tokens, block tables and drafts live here, so a plan made before the last commit (lag 1) finds what it
+    needs. The host waits for the device once per step, where sampled tokens are read.
+
+    Attributes:
+        drafter: None without speculation.
+    """
+
+    def __init__(
+        self, decoder: Decoder, *, num_kv_blocks: int, block_size: int, drafter: Drafter | None = None
+    ) -> None:
+        self.decoder = decoder
+        self.cache = decoder.make_cache(num_kv_blocks, block_size)
+        self.drafter = None if drafter is None else SafeDrafter(drafter, decoder.config.vocab_size)
+        self._state = ExecutorState()
+        self._sampler = Sampler(decoder.config.vocab_size, decoder.device)
+
+    @property
+    def draft_failures(self) -> Mapping[str, int]:
+        """Drafter faults so far, by reason."""
+        return {} if self.drafter is None else self.drafter.failures
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """See Executor. The target's pass, sampling and acceptance, then the draft pass."""
+        begin = time.perf_counter()
+        if self.drafter is not None:
+            for request_id in plan.released_request_ids:
+                self.drafter.release(request_id)
+        batch = self._state.begin(plan)
+        results = self._run_target(batch) if batch else []
+        middle = time.perf_counter()
+        drafted = DraftPass()
+        if self.drafter is not None:
+            drafted = self.drafter.run(self._state, batch, results, plan.step)
+        return StepResult(
+            plan.step,
+            results,
+            mode=StepMode.EAGER,
+            num_target_rows=sum(len(rows.token_ids) for rows in batch),
+            num_draft_query_rows=drafted.num_query_rows,
+            num_skipped_drafts=drafted.num_skipped,
+            target_ms=(middle - begin) * 1e3,
+            draft_ms=(time.perf_counter() - middle) * 1e3,
+        )
+
+    def _run_target(self, batch: list[RequestRows]) -> list[RequestResult]:
+        decoder = self.decoder
+        inputs = build_input_batch(batch, self.cache.block_size, self.cache.scratch_block, decoder.device)
+        output = decoder.forward(inputs.token_ids, inputs.metadata, self.cache)
+        sampled, bad_rows = SampledTokens([], []), set[int]()
+        if inputs.sample_rows:
+            hidden = output.hidden
+            if len(inputs.sample_rows) != hidden.shape[0]:
+                hidden = hidden.index_select(0, inputs.sampled_rows)
+            sampled, bad_rows = self._sample(decoder.compute_logits(hidden), inputs)
+        results = []
+        first = 0
+        for rows in batch:
+            if bad_rows.intersection(range(first, first + rows.num_sampled)):
+                results.append(_failed(rows))
+            else:
+                results.append(self._state.accept(rows, sampled, first))
+            first += rows.num_sampled
+        return results
+
+    @torch.inference_mode()
+    def _sample(self, logits: Tensor, inputs: InputBatch) -> tuple[SampledTokens, set[int]]:
+        """The sampled tokens, and the rows that gave no usable logit."""
+        try:
+            return self._sampler.sample(logits, inputs.sample_rows), set()
+        except LogitsError as error:
+            logger.error("%s", error)
+            bad = set(error.rows)
+        good = [i for i in range(len(inputs.sample_rows)) if i not in bad]
+        rows = [inputs.sample_rows[i] for i in good]
+        part = self._sampler.sample(logits[torch.tensor(good, dtype=torch.int64, device=logits.device)], rows)
+        token_ids = [0] * len(inputs.sample_rows)
+        logprobs: list[Logprobs | None] = [None] * len(inputs.sample_rows)
+        for i, token_id, entry in zip(good, part.token_ids, part.logprobs, strict=True):
+            token_ids[i], logprobs[i] = token_id, entry
+        return SampledTokens(token_ids, logprobs), bad
+
+
+def _failed(rows: RequestRows) -> RequestResult:
+    return RequestResult(
+        rows.scheduled.request_id,
+        rows.scheduled.epoch,
+        [],
+        error="the model gave no usable logits for this text (only NaN or -inf); its weights may be damaged",
+    )
