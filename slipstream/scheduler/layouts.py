@@ -71,6 +71,26 @@ class DraftLayout:
         return extra + (max_num_batched_tokens if self.carries_target_rows else 0)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftCostTable:
+    """A layout's answers for every K up to the configured one, looked up once per request and step.
+
+    Attributes:
+        extra_rows: `[k]` = draft query rows beside carried ones. lookahead_slots: `[k]` = KV slots from the anchor on.
+    """
+
+    extra_rows: tuple[int, ...]
+    lookahead_slots: tuple[int, ...]
+
+    @classmethod
+    def of(cls, layout: DraftLayout, num_speculative_tokens: int) -> DraftCostTable:
+        """Ask the layout for k = 0 … K."""
+        counts = range(num_speculative_tokens + 1)
+        return cls(
+            tuple(layout.draft_query_rows(0, k) for k in counts), tuple(layout.lookahead_slots(k) for k in counts)
+        )
+
+
 def _rows(per_draft: int, constant: int) -> LinearRows:
     return LinearRows(per_draft, constant)
 

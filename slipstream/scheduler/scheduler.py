@@ -7,9 +7,17 @@ from slipstream.kv.manager import KVManager
 from slipstream.request import FinishReason, Request, RequestError, RequestOutput, RequestStatus
 from slipstream.scheduler.costs import StepCosts
 from slipstream.scheduler.drafting import AlwaysDraft, DraftingPolicy
-from slipstream.scheduler.layouts import LAYOUTS
+from slipstream.scheduler.layouts import LAYOUTS, DraftCostTable
 from slipstream.scheduler.policy import MixAtOncePolicy, StepPolicy
-from slipstream.scheduler.protocol import RequestResult, StepKind, StepMode, StepPlan, StepResult, StopChecker
+from slipstream.scheduler.protocol import (
+    RequestResult,
+    ScheduledRequest,
+    StepKind,
+    StepMode,
+    StepPlan,
+    StepResult,
+    StopChecker,
+)
 from slipstream.scheduler.queue import WaitingQueue
 from slipstream.scheduler.separate import SeparateBudget
 from slipstream.scheduler.shared import SharedBudget
@@ -47,7 +55,7 @@ class Scheduler:
         self.kv = KVManager(config.num_kv_blocks, config.block_size, config.enable_prefix_caching)
         self.running: list[Request] = []
         self.waiting = WaitingQueue(config.priority_ageing_s)
-        self.statistics = SchedulerStatistics()
+        self.statistics = SchedulerStatistics.for_drafts(config.num_speculative_tokens)
         self._stop_checker = stop_checker or TokenStopChecker()
         self._drafting = drafting or AlwaysDraft()
         self._budget: SeparateBudget | SharedBudget
@@ -55,6 +63,7 @@ class Scheduler:
             self._budget = SeparateBudget(policy or MixAtOncePolicy(), planner or TurnByTurnPlanner(), costs)
         else:
             self._budget = SharedBudget()
+        self._draft_costs = DraftCostTable.of(self.layout, config.num_speculative_tokens)
         self._requests: dict[str, Request] = {}
         self._released: list[str] = []
         self._next_step = 0
@@ -144,6 +153,7 @@ class Scheduler:
             running=self.running,
             waiting=self.waiting,
             drafting=self._drafting,
+            draft_costs=self._draft_costs,
             next_epoch=self._next_epoch,
         )
         self._budget.fill(step)
@@ -180,19 +190,16 @@ class Scheduler:
                 self._end(request, FinishReason.ERROR, None)
             elif scheduled.emits:
                 request.in_flight_emits -= 1
-                computed = scheduled.num_target_rows - scheduled.num_verify_rows
-                if not scheduled.is_prefill:
-                    statistics.num_admitted_tokens += scheduled.num_verify_rows
-                outputs.append(self._commit_tokens(request, outcome, computed, plan.step, not scheduled.is_prefill))
+                outputs.append(self._commit_tokens(request, scheduled, outcome, plan.step))
             else:
                 request.num_computed_tokens += scheduled.num_target_rows
                 self.kv.cache_computed(request)
         return outputs
 
     def _commit_tokens(
-        self, request: Request, outcome: RequestResult, num_known_rows: int, step: int, is_decode: bool
+        self, request: Request, scheduled: ScheduledRequest, outcome: RequestResult, step: int
     ) -> RequestOutput:
-        """Append emitted tokens up to a stop; `num_known_rows` target rows held known tokens, the others drafts."""
+        """Append emitted tokens up to a stop, before any of them is hashed or counted."""
         token_ids = outcome.token_ids
         num_verified, num_accepted = outcome.num_verified, outcome.num_accepted
         logprobs = outcome.logprobs
@@ -203,8 +210,11 @@ class Scheduler:
             num_verified, num_accepted = min(num_verified, kept), min(num_accepted, kept)
             logprobs = logprobs[:kept] if logprobs is not None else None
         request.token_ids += token_ids
-        request.num_computed_tokens += num_known_rows + num_accepted
-        self.kv.cache_computed(request)
+        # Rows of known tokens all count, draft rows as far as they were accepted.
+        computed = request.num_computed_tokens + scheduled.num_target_rows - scheduled.num_verify_rows + num_accepted
+        request.num_computed_tokens = computed
+        if computed // self.kv.block_size > request.num_hashed_blocks:
+            self.kv.cache_computed(request)
         if request.draft_handle == step:
             request.num_draft_tokens = outcome.num_draft_tokens
             request.draft_confidences = outcome.draft_confidences
@@ -212,11 +222,8 @@ class Scheduler:
         statistics = self.statistics
         statistics.num_output_tokens += len(token_ids)
         statistics.num_drafted_tokens += outcome.num_draft_tokens
-        if is_decode:
-            statistics.num_decode_emits += 1
-            statistics.num_verified_tokens += num_verified
-            statistics.num_accepted_tokens += num_accepted
-            statistics.count_verification(num_verified, num_accepted)
+        if not scheduled.is_prefill:
+            statistics.acceptance_histogram[num_verified][num_accepted] += 1
         output = RequestOutput(
             request.request_id,
             token_ids,

@@ -8,6 +8,9 @@ from slipstream.scheduler.policy import StepCandidates, StepPolicy
 from slipstream.scheduler.step_builder import StepBuilder
 from slipstream.scheduler.verification import VerificationPlanner
 
+Decode = tuple[Request, int, int]
+"""A running decode, the position of its anchor, and the tokens it may still emit."""
+
 
 class SeparateBudget:
     """Every running decode gets its one target row, prompts their promised rows, verify rows the rest."""
@@ -20,21 +23,21 @@ class SeparateBudget:
     def fill(self, step: StepBuilder) -> None:
         """Grant rows until the step is full."""
         config = step.config
-        decodes: list[Request] = []
-        drafts: list[int] = []
+        decodes: list[Decode] = []
         prefills: list[Request] = []
         for request in step.running:
             start = request.num_computed_tokens + request.in_flight_rows
-            known = len(request.token_ids)
-            if known - start > 1:
+            if len(request.token_ids) - start > 1:
                 prefills.append(request)
-            elif start < request.max_total_tokens and known + request.in_flight_emits < request.max_total_tokens:
-                decodes.append(request)
-                drafts.append(step.drafts_at_hand(request))
-            # else: a result in flight is certain to end it (lag 1), or to be followed by no room
+                continue
+            room = step.room_of(request, start)
+            if room > 0:
+                decodes.append((request, start, room))
 
-        decodes, drafts = self._place_anchors(step, decodes, drafts)
-        prefills = [request for request in prefills if request.status is RequestStatus.RUNNING]
+        if self._place_anchors(step, decodes):
+            decodes = [decode for decode in decodes if decode[0].status is RequestStatus.RUNNING]
+            prefills = [request for request in prefills if request.status is RequestStatus.RUNNING]
+        drafts = [step.drafts_at_hand(*decode) for decode in decodes]
 
         draft_rows_left = config.draft_capacity
         rows_left = config.max_num_batched_tokens - len(decodes)
@@ -61,7 +64,7 @@ class SeparateBudget:
         )
         if composition.num_verify_rows < num_drafts:
             drafts = self.planner.distribute(
-                drafts, [r.draft_confidences for r in decodes], composition.num_verify_rows, step.step
+                drafts, [request.draft_confidences for request, _, _ in decodes], composition.num_verify_rows, step.step
             )
             step.reasons.append(f"{num_drafts - composition.num_verify_rows} of {num_drafts} drafts yielded their rows")
         if carries:
@@ -70,56 +73,50 @@ class SeparateBudget:
         draft_rows_left = self._add_decodes(step, decodes, drafts, draft_rows_left)
         self._add_prompts(step, prefills, composition.num_prompt_rows, draft_rows_left)
 
-    def _place_anchors(
-        self, step: StepBuilder, decodes: list[Request], drafts: list[int]
-    ) -> tuple[list[Request], list[int]]:
-        """Make sure that every decode has a block for its anchor before anyone takes blocks for drafts."""
+    @staticmethod
+    def _place_anchors(step: StepBuilder, decodes: list[Decode]) -> bool:
+        """Make sure that every decode has a block for its anchor before anyone takes blocks for drafts.
+
+        True when someone was preempted for it.
+        """
         config = step.config
         most_per_request = 2 + (2 * config.num_speculative_tokens + 1) // config.block_size
         if step.kv.pool.num_free >= len(decodes) * most_per_request:
-            return decodes, drafts
-        for request in sorted(decodes, key=lambda r: r.queue_key):
+            return False  # enough for everybody's anchor, verify rows and lookahead
+        for request, start, _ in sorted(decodes, key=lambda decode: decode[0].queue_key):
             if request.status is RequestStatus.RUNNING:
-                start = request.num_computed_tokens + request.in_flight_rows
                 step.make_room(request, start + 1)
-        if not step.preempted:
-            return decodes, drafts
-        kept = [(r, d) for r, d in zip(decodes, drafts, strict=True) if r.status is RequestStatus.RUNNING]
-        return [r for r, _ in kept], [d for _, d in kept]
+        return bool(step.preempted)
 
-    def _add_decodes(self, step: StepBuilder, decodes: list[Request], verify: list[int], draft_rows_left: int) -> int:
+    def _add_decodes(self, step: StepBuilder, decodes: list[Decode], verify: list[int], draft_rows_left: int) -> int:
         """Enter the decodes; gives the draft rows left. Who drafts when D is short rotates with the steps."""
-        layout = step.layout
-        kv = step.kv
-        size = kv.block_size
+        extra_rows = step.draft_costs.extra_rows
+        block_size = step.kv.block_size
+        carries = step.layout.carries_target_rows
         may_draft = self._may_draft(step, len(decodes), draft_rows_left)
-        for index, request in enumerate(decodes):
-            start = request.num_computed_tokens + request.in_flight_rows
+        for index, (request, start, room) in enumerate(decodes):
             num_verify = verify[index]
+            end = start + 1 + num_verify
             num_draft = 0
             if may_draft is None or index in may_draft:
-                num_draft = step.drafts_wanted(request, start, 1 + num_verify)
-            rows = layout.draft_query_rows(1 + num_verify, num_draft)
-            extra = rows - layout.draft_query_rows(1 + num_verify, 0)
-            if extra > draft_rows_left:
-                num_draft, extra = 0, 0
-                rows = layout.draft_query_rows(1 + num_verify, 0)
-            if kv.grow(request, step.tokens_needed(start, 1 + num_verify, num_draft)) is None:
+                num_draft = step.drafts_wanted(request, end, room)
+                if extra_rows[num_draft] > draft_rows_left:
+                    num_draft = 0
+            needed = step.tokens_needed(end, num_draft)
+            if needed > len(request.block_ids) * block_size and step.kv.grow(request, needed) is None:
                 # Too few blocks for everything: drafting goes first, then verify rows; the anchor has its slot.
-                rows -= extra
-                num_draft, extra = 0, 0
-                if kv.grow(request, start + 1 + num_verify) is None:
-                    slots = len(request.block_ids) * size - start - 1
-                    rows -= (num_verify - slots) if layout.carries_target_rows else 0
-                    num_verify = slots
+                num_draft = 0
+                if step.kv.grow(request, end) is None:
+                    num_verify = len(request.block_ids) * block_size - start - 1
+            extra = extra_rows[num_draft]
             draft_rows_left -= extra
-            step.add_decode(request, start, num_verify, num_draft, rows)
+            step.add_decode(request, start, num_verify, num_draft, extra + 1 + num_verify if carries else extra)
         return draft_rows_left
 
     @staticmethod
     def _may_draft(step: StepBuilder, num_decodes: int, draft_rows_left: int) -> set[int] | None:
         """Which decodes may ask for draft rows, None for all."""
-        per_request = step.layout.draft_query_rows(0, step.config.num_speculative_tokens)
+        per_request = step.draft_costs.extra_rows[-1]
         if not per_request or num_decodes * per_request <= draft_rows_left:
             return None
         fitting = max(draft_rows_left, 0) // per_request

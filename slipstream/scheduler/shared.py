@@ -38,11 +38,12 @@ class SharedBudget:
             # The pass that carries rows is bounded by B through the reservation, so D plays no part here.
             granted = step.grant_prompt(request, start, min(known - start, most), step.config.draft_capacity)
             return 0 if granted is None else granted[0] + slots
-        if start >= request.max_total_tokens or known + request.in_flight_emits >= request.max_total_tokens:
+        room = step.room_of(request, start)
+        if room <= 0:
             return 0
-        num_verify = min(step.drafts_at_hand(request), most - 1)
-        num_draft = step.drafts_wanted(request, start, 1 + num_verify)
-        if step.kv.grow(request, step.tokens_needed(start, 1 + num_verify, num_draft)) is None:
+        num_verify = min(step.drafts_at_hand(request, start, room), most - 1)
+        num_draft = step.drafts_wanted(request, start + 1 + num_verify, room)
+        if step.kv.grow(request, step.tokens_needed(start + 1 + num_verify, num_draft)) is None:
             num_draft = 0
             if not step.make_room(request, start + 1):
                 return 0

@@ -10,7 +10,7 @@ from slipstream.config import SchedulerConfig
 from slipstream.kv.manager import KVManager
 from slipstream.request import Request, RequestStatus
 from slipstream.scheduler.drafting import DraftingPolicy
-from slipstream.scheduler.layouts import DraftLayout
+from slipstream.scheduler.layouts import DraftCostTable, DraftLayout
 from slipstream.scheduler.protocol import NewRequest, ScheduledRequest
 from slipstream.scheduler.queue import WaitingQueue
 
@@ -38,6 +38,7 @@ class StepBuilder:
         running: list[Request],
         waiting: WaitingQueue,
         drafting: DraftingPolicy,
+        draft_costs: DraftCostTable,
         next_epoch: int,
     ) -> None:
         self.step = step
@@ -48,6 +49,7 @@ class StepBuilder:
         self.running = running
         self.waiting = waiting
         self.drafting = drafting
+        self.draft_costs = draft_costs
         self.next_epoch = next_epoch
         self.decodes: list[ScheduledRequest] = []
         self.prefills: list[ScheduledRequest] = []
@@ -57,31 +59,34 @@ class StepBuilder:
 
     # -- what a request wants -------------------------------------------------------------------------------------
 
-    def drafts_at_hand(self, request: Request) -> int:
+    def room_of(self, request: Request, first_position: int) -> int:
+        """Tokens a decoding request may still emit, at most; 0 or less where a result in flight is certain to end it
+        or leaves no position to run at (lag 1)."""
+        if first_position >= request.max_total_tokens:
+            return 0
+        return request.max_total_tokens - len(request.token_ids) - request.in_flight_emits
+
+    def drafts_at_hand(self, request: Request, first_position: int, room: int) -> int:
         """Drafts of a decoding request worth verifying now: made in the last step, and not past its end."""
-        if request.draft_handle != self.step - 1 or request.draft_handle < 0:
+        drafts = request.num_draft_tokens
+        if not drafts or request.draft_handle != self.step - 1:
             return 0  # older drafts are dropped, never used (a step went by without the request)
-        start = request.num_computed_tokens + request.in_flight_rows
-        room = request.max_total_tokens - len(request.token_ids) - request.in_flight_emits
-        return max(min(request.num_draft_tokens, room - 1, request.max_total_tokens - 1 - start), 0)
+        return min(drafts, room - 1, request.max_total_tokens - 1 - first_position)
 
-    def drafts_wanted(self, request: Request, first_position: int, num_target_rows: int) -> int:
-        """Drafts the request should make after emitting in this step; 0 where they could not be used."""
+    def drafts_wanted(self, request: Request, end_position: int, room: int) -> int:
+        """Drafts the request should make after emitting in this step, whose rows end before `end_position`; 0 where
+        they could not be used: one token is certain to come, and a draft that would be the last saves nothing."""
         most = self.config.num_speculative_tokens
-        if not most:
-            return 0
-        # After this step one more token is certain; a draft that would be the last token saves nothing.
-        room = request.max_total_tokens - len(request.token_ids) - request.in_flight_emits - 2
-        most = min(most, room)
+        if room < most + 2:
+            most = room - 2
         limit = self.config.draft_max_model_len
-        if limit is not None and first_position + num_target_rows + most >= limit:
+        if most <= 0 or (limit is not None and end_position + most >= limit):
             return 0
-        return self.drafting.num_draft_tokens(request, most, self.now) if most > 0 else 0
+        return self.drafting.num_draft_tokens(request, most, self.now)
 
-    def tokens_needed(self, first_position: int, num_target_rows: int, num_draft_tokens: int) -> int:
-        """Tokens the block table must cover: the target's rows and the drafter's slots from the new anchor on."""
-        slots = self.layout.lookahead_slots(num_draft_tokens)
-        return min(first_position + num_target_rows + slots, self.config.max_model_len)
+    def tokens_needed(self, end_position: int, num_draft_tokens: int) -> int:
+        """Tokens the block table must cover: the target's rows, and the drafter's slots from the new anchor on."""
+        return min(end_position + self.draft_costs.lookahead_slots[num_draft_tokens], self.config.max_model_len)
 
     # -- blocks ---------------------------------------------------------------------------------------------------
 
@@ -179,6 +184,7 @@ class StepBuilder:
 
     def add_decode(self, request: Request, start: int, num_verify: int, num_draft: int, draft_rows: int) -> None:
         """Enter a decode: its anchor and `num_verify` drafts."""
+        known, blocks = request.num_planned_blocks, request.block_ids
         self.decodes.append(
             ScheduledRequest(
                 request.request_id,
@@ -191,12 +197,13 @@ class StepBuilder:
                 True,
                 num_draft,
                 draft_rows,
-                self._unplanned_blocks(request),
+                () if len(blocks) == known else self._unplanned_blocks(request),
             )
         )
         request.in_flight_rows += 1 + num_verify
         request.in_flight_emits += 1
-        self._promise_drafts(request, num_draft)
+        request.draft_handle = self.step if num_draft else -1
+        request.num_draft_tokens = num_draft  # an upper bound until the step is committed
 
     def add_prefill(self, request: Request, start: int, num_rows: int, num_draft: int, draft_rows: int) -> None:
         """Enter a chunk of known tokens; the last chunk emits and may draft."""
@@ -218,7 +225,8 @@ class StepBuilder:
         )
         request.in_flight_rows += num_rows
         request.in_flight_emits += int(emits)
-        self._promise_drafts(request, num_draft)
+        request.draft_handle = self.step if num_draft else -1
+        request.num_draft_tokens = num_draft
 
     def grant_prompt(self, request: Request, start: int, num_rows: int, draft_rows_left: int) -> tuple[int, int] | None:
         """Enter a chunk of at most `num_rows` rows as far as blocks reach.
@@ -229,10 +237,10 @@ class StepBuilder:
         kv, layout = self.kv, self.layout
         num_draft = 0
         if start + num_rows == len(request.token_ids):
-            num_draft = self.drafts_wanted(request, start, num_rows)
+            num_draft = self.drafts_wanted(request, start + num_rows, self.room_of(request, start))
         if layout.draft_query_rows(num_rows, num_draft) > draft_rows_left:
             num_draft = 0
-        if kv.grow(request, self.tokens_needed(start, num_rows, num_draft)) is None:
+        if kv.grow(request, self.tokens_needed(start + num_rows, num_draft)) is None:
             num_draft = 0
             reachable = (len(request.block_ids) + kv.pool.num_free) * kv.block_size - start
             if reachable <= 0 and not self.make_room(request, start + 1):
@@ -246,12 +254,5 @@ class StepBuilder:
     @staticmethod
     def _unplanned_blocks(request: Request) -> Sequence[int]:
         known, blocks = request.num_planned_blocks, request.block_ids
-        if len(blocks) == known:
-            return ()
         request.num_planned_blocks = len(blocks)
         return blocks[known:]
-
-    def _promise_drafts(self, request: Request, num_draft: int) -> None:
-        """Note the drafts this step will make; an upper bound until it is committed."""
-        request.draft_handle = self.step if num_draft else -1
-        request.num_draft_tokens = num_draft
