@@ -94,15 +94,13 @@ class Acceptance:
 
 
 def acceptance_between(before: SchedulerStatistics, after: SchedulerStatistics) -> Acceptance | None:
-    """What a scheduler counted between two moments; None when no request decoded in between."""
+    """What one scheduler counted between two moments; None when no request decoded in between."""
     num_steps = after.num_decode_emits - before.num_decode_emits
     if num_steps <= 0:
         return None
-    earlier = before.acceptance_histogram
     histogram = {}
-    for verified, counts in enumerate(after.acceptance_histogram):
-        old = earlier[verified] if verified < len(earlier) else [0] * len(counts)
-        grown = tuple(new - was for new, was in zip(counts, old, strict=True))
+    for verified, (old, new) in enumerate(zip(before.acceptance_histogram, after.acceptance_histogram, strict=True)):
+        grown = tuple(count - was for count, was in zip(new, old, strict=True))[: verified + 1]
         if verified and any(grown):
             histogram[verified] = grown
     by_position = tuple(

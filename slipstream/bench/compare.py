@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slipstream.bench.arrivals import Arrivals, all_at_once
-from slipstream.bench.forced import FORCED_NOTE, KnownText
+from slipstream.bench.forced import FORCED_NOTE, KnownText, KnownTexts
 from slipstream.bench.in_process import BenchRequest, InProcessLoad, choice_id_of
 from slipstream.bench.metrics import BenchResult, summarize
 from slipstream.bench.records import RequestRecord, RunRecord
-from slipstream.bench.systems import KnownTexts, SystemFactory
+from slipstream.bench.systems import SystemFactory
 from slipstream.bench.variation import Variation
 from slipstream.config import Settings
 

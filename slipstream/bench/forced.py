@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slipstream.config import SettingError, SpeculativeSettings
+from slipstream.config import SettingError, Settings, SpeculativeSettings
 from slipstream.scheduler.layouts import LAYOUTS, DraftLayout
 from slipstream.scheduler.protocol import DraftBlock, DraftRequest
 
@@ -80,17 +80,21 @@ class KnownText:
     token_ids: Sequence[int]
 
 
+KnownTexts = Mapping[str, KnownText]
+"""Request id, as the drafter sees it -> text."""
+
+
 class ForcedDrafter:
     """A Drafter that knows the text.
 
     Args:
-        texts: request id -> its text. The ids must not repeat with another text while the drafter lives.
+        texts: the ids must not repeat with another text while the drafter lives.
         conditional: chance that a draft is right, given the ones before it are.
         vocab_size: a spoiled draft is another token below this.
     """
 
     def __init__(
-        self, layout: DraftLayout, texts: Mapping[str, KnownText], conditional: float, vocab_size: int, seed: int = 0
+        self, layout: DraftLayout, texts: KnownTexts, conditional: float, vocab_size: int, seed: int = 0
     ) -> None:
         self.layout = layout
         self._texts = texts
@@ -125,3 +129,12 @@ class ForcedDrafter:
             ]
             self._drafts[request_id] = drafts
         return drafts
+
+
+def forced_drafter(settings: Settings, texts: KnownTexts, vocab_size: int, luck_seed: int) -> ForcedDrafter | None:
+    """The drafter of settings that force acceptance; None for others."""
+    speculative = settings.speculative
+    if speculative is None or speculative.method != "forced":
+        return None
+    layout, conditional = check_forced(speculative)
+    return ForcedDrafter(layout, texts, conditional, vocab_size, luck_seed)

@@ -67,21 +67,24 @@ def with_setting(settings: Settings, name: str, value: str) -> Settings:
         if settings.speculative is None and name != "method":
             raise SettingError(f"--vary {name}: speculation is off; give a --speculative-config first")
         current = {} if settings.speculative is None else dataclasses.asdict(settings.speculative)
+        if name == "method" and value != "forced":  # these two belong to forced alone
+            current = {key: entry for key, entry in current.items() if key not in ("layout", "acceptance_length")}
         return dataclasses.replace(
-            settings, speculative=speculative_settings_from(current | {name: _parse(kind, name, value)})
+            settings, speculative=speculative_settings_from(current | {name: parse_value(kind, name, value)})
         )
-    changed = dataclasses.replace(getattr(settings, section), **{name: _parse(kind, name, value)})
+    changed = dataclasses.replace(getattr(settings, section), **{name: parse_value(kind, name, value)})
     return dataclasses.replace(settings, **{section: changed})
 
 
-def _parse(kind: type, name: str, text: str) -> Any:
+def parse_value(kind: type, name: str, text: str) -> Any:
+    """A field's value from text, in the type the dataclass `kind` declares. Raises SettingError."""
     wanted: Any = typing.get_type_hints(kind)[name]
     choices: Sequence[Any] = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
     if type(None) in choices and text.lower() in ("none", "auto"):
         return None
     if bool in choices:
         if text.lower() not in ("true", "false"):
-            raise SettingError(f"--vary {name}: expected true or false, got {text!r}")
+            raise SettingError(f"{name}: expected true or false, got {text!r}")
         return text.lower() == "true"
     for convert in (int, float):
         if convert in choices:
@@ -91,4 +94,4 @@ def _parse(kind: type, name: str, text: str) -> Any:
                 continue
     if str in choices:
         return text
-    raise SettingError(f"--vary {name}: expected a number, got {text!r}")
+    raise SettingError(f"{name}: expected a number, got {text!r}")

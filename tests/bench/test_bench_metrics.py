@@ -14,12 +14,11 @@ from slipstream.scheduler.statistics import SchedulerStatistics
 
 def counted(*steps: tuple[int, int], drafted: int | None = None) -> Acceptance:
     """What a scheduler counts for decode steps of (verified, accepted) drafts, after others before them."""
-    statistics = SchedulerStatistics()
+    statistics = SchedulerStatistics.for_drafts(5)
 
     def count(verified: int, accepted: int) -> None:
-        statistics.num_decode_emits += 1
         statistics.num_drafted_tokens += verified
-        statistics.count_verification(verified, accepted)
+        statistics.acceptance_histogram[verified][accepted] += 1
 
     count(2, 1)
     count(4, 4)

@@ -1,0 +1,83 @@
+"""Engines to measure, on a real model whose weights are read once for all of them."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from slipstream.bench.forced import KnownTexts, forced_drafter
+from slipstream.bench.systems import System, recorded
+from slipstream.config import ModelFacts, ModelSettings, Settings, check_settings, resolve_settings
+from slipstream.execution.build import build_decoder, model_kv_bytes_per_token
+from slipstream.execution.executor import TorchExecutor
+from slipstream.models.decoder import Decoder
+from slipstream.models.loading import open_model
+from slipstream.scheduler.layouts import LAYOUTS, NO_LAYOUT
+from slipstream.scheduler.scheduler import Scheduler
+from slipstream.speculation.registry import build_drafter
+
+
+class ModelFactory:
+    """Systems around one model. Model settings must not differ between them."""
+
+    def __init__(self, settings: ModelSettings, *, progress: bool = True) -> None:
+        """Opens the model; its weights are read with the first system. Raises ModelLoadError."""
+        self._settings = settings
+        self._source = open_model(settings.model, progress=progress)
+        self._loaded: Decoder | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """See SystemFactory."""
+        return self._source.config.vocab_size
+
+    @property
+    def description(self) -> str:
+        """See SystemFactory; loads the weights."""
+        decoder = self._decoder()
+        dtype = str(decoder.dtype).removeprefix("torch.")
+        threads = f", {torch.get_num_threads()} threads" if decoder.device.type == "cpu" else ""
+        invariant = ", batch-invariant" if self._settings.batch_invariant else ""
+        return f"{self._source.name}, {dtype} on {decoder.device}{threads}{invariant}"
+
+    def encode(self, text: str) -> list[int]:
+        """See SystemFactory."""
+        return self._source.tokenizer.encode(text)
+
+    def encode_chat(self, text: str) -> list[int]:
+        """See SystemFactory."""
+        template = self._source.chat_template
+        if template is None:
+            return self.encode(text)
+        rendered = template.render([{"role": "user", "content": text}])
+        return self._source.tokenizer.encode(rendered, add_special_tokens=False)
+
+    def build(self, settings: Settings, texts: KnownTexts, luck_seed: int) -> System:
+        """See SystemFactory."""
+        check_settings(settings)
+        decoder = self._decoder()
+        drafter = forced_drafter(settings, texts, self.vocab_size, luck_seed) or build_drafter(settings.speculative)
+        layout = NO_LAYOUT if settings.speculative is None else LAYOUTS[settings.speculative.layout_name]
+        facts = ModelFacts(
+            max_position=self._source.config.max_position,
+            kv_bytes_per_token=model_kv_bytes_per_token(self._source.config, decoder.dtype),
+            device_type=decoder.device.type,
+            memory_bytes=_free_memory(decoder.device),
+        )
+        config = resolve_settings(settings, facts, layout).scheduler
+        executor = TorchExecutor(
+            decoder, num_kv_blocks=config.num_kv_blocks, block_size=config.block_size, drafter=drafter
+        )
+        return recorded(Scheduler(config), executor, settings.scheduler.commit_lag, self._source.config.eos_token_ids)
+
+    def _decoder(self) -> Decoder:
+        if self._loaded is None:
+            self._loaded = build_decoder(self._source, self._settings)
+        return self._loaded
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
