@@ -18,6 +18,7 @@ from slipstream.request import RequestError
 
 MAX_PROMPT_CHARACTERS = 1 << 24
 _MAX_REPEATED = 1 << 20
+_MAX_POWER_BITS = 1 << 12
 
 
 class ChatTemplate:
@@ -56,7 +57,8 @@ class ChatTemplate:
         Raises:
             RequestError: the template refuses the messages, fails on them, or writes without end.
         """
-        variables = self._special_tokens | extra
+        # Templates ask `tools is not none`, so what was not given is None and not undefined, as in transformers.
+        variables = self._special_tokens | {"tools": None, "documents": None} | extra
         variables |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         parts: list[str] = []
         length = 0
@@ -82,8 +84,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and isinstance(right, int) and abs(right) > 64:
-            raise jinja2.TemplateRuntimeError(f"power {right} is too large")
+        whole = isinstance(left, int) and isinstance(right, int)
+        if operator == "**" and whole and left.bit_length() * right > _MAX_POWER_BITS:
+            raise jinja2.TemplateRuntimeError("a power is too large")
         if operator == "*":
             for items, times in ((left, right), (right, left)):
                 if hasattr(items, "__len__") and isinstance(times, int) and len(items) * times > _MAX_REPEATED:

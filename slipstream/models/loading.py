@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,7 +73,7 @@ def open_model(model: str, *, progress: bool = True) -> ModelSource:
     """
     if model == EMBEDDED_MODEL:
         return _open_gguf(ensure_embedded_model(progress=progress), EMBEDDED_MODEL, progress)
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     if path.is_dir():
         return _open_directory(path, progress)
     if path.is_file():

@@ -13,6 +13,7 @@ from tiny_gguf import write_tiny_gguf
 from tiny_models import ARCHITECTURES, EOS_TOKEN_ID, tiny_config, tiny_tokenizer
 
 from slipstream.models.config import ModelLoadError
+from slipstream.models.embedded import ensure_embedded_model
 from slipstream.models.hf_config import hf_config
 from slipstream.models.loading import open_model
 
@@ -51,6 +52,35 @@ def test_transformers_reads_the_same_llama_weights(tmp_path: Path) -> None:
     assert loaded.keys() == oracle.keys()
     for name, values in loaded.items():
         assert torch.equal(values, oracle[name]), name
+
+
+@pytest.mark.model
+def test_transformers_reads_the_same_weights_of_the_embedded_model() -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=30, num_attention_heads=9,
+                                                                       num_key_value_heads=3))  # fmt: skip
+    path = ensure_embedded_model()
+    oracle = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    loaded = open_model(str(path)).load_weights(torch.float32, "cpu")
+    assert loaded.keys() == oracle.keys()
+    for name, values in loaded.items():
+        assert torch.equal(values, oracle[name]), name
+
+
+def test_query_and_key_biases_of_llama_are_reordered_with_their_rows(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    biases = {f"blk.{i}.attn_{kind}.bias": np.arange(size, dtype=np.float32)
+              for i in range(3) for kind, size in (("q", 64), ("k", 32), ("v", 32))}  # fmt: skip
+    write_tiny_gguf(path, "llama", tensors=biases)
+    source = open_model(str(path))
+    assert source.config.attention_bias
+    weights = source.load_weights(torch.float32, "cpu")
+    head = torch.cat([torch.arange(0, 16, 2), torch.arange(1, 16, 2)])
+    assert torch.equal(weights["model.layers.0.self_attn.k_proj.bias"], torch.cat([head, head + 16]).float())
+    assert torch.equal(weights["model.layers.0.self_attn.v_proj.bias"], torch.arange(32.0))
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
