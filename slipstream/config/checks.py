@@ -77,6 +77,7 @@ def check_settings(settings: Settings) -> None:
     _at_least("--max-num-seqs", scheduler.max_num_seqs, 1)
     _at_least("--draft-capacity", scheduler.draft_capacity, 1)
     _at_least("--min-prefill-tokens", scheduler.min_prefill_tokens, 0)
+    _at_least("--long-prefill-token-threshold", scheduler.long_prefill_token_threshold, 0)
     if not 1 <= cache.block_size <= 1024:
         nearest = 1 if cache.block_size < 1 else 1024
         raise SettingError(f"--block-size must be between 1 and 1024, got {cache.block_size}; the nearest is {nearest}")

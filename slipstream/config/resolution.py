@@ -122,6 +122,7 @@ class _Resolver:
             ("block_size", cache.block_size, 16),
             ("enable_prefix_caching", cache.enable_prefix_caching, True),
             ("draft_budget", scheduler.draft_budget, "separate"),
+            ("long_prefill_token_threshold", scheduler.long_prefill_token_threshold, 0),
             ("priority_ageing_s", scheduler.priority_ageing_s, 30.0),
             ("commit_lag", scheduler.commit_lag, 0),
             ("batch_invariant", settings.model.batch_invariant, False),
@@ -155,6 +156,7 @@ class _Resolver:
             num_speculative_tokens=most,
             draft_capacity=capacity,
             min_prefill_tokens=min_prefill,
+            long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
             draft_max_model_len=None if speculative is None else speculative.draft_max_model_len,
             priority_ageing_s=scheduler.priority_ageing_s,
         )

@@ -68,6 +68,7 @@ class SchedulerSettings:
         draft_budget: `separate` (default) or `shared` (vLLM 0.32's reservation, to measure the difference).
         draft_capacity: D, rows of any one pass of the drafter; None takes what the method's layout needs.
         min_prefill_tokens: rows that waiting prompts get before verify rows, None is B / 8.
+        long_prefill_token_threshold: rows of one prompt in one step at most; 0 is no limit.
         priority_ageing_s: seconds of waiting that count as much as one priority step.
         commit_lag: 0 commits each step before the next is planned; 1 plans the next one first (asynchronous stepping).
     """
@@ -77,6 +78,7 @@ class SchedulerSettings:
     draft_budget: str = "separate"
     draft_capacity: int | None = None
     min_prefill_tokens: int | None = None
+    long_prefill_token_threshold: int = 0
     priority_ageing_s: float = 30.0
     commit_lag: int = 0
 
@@ -133,5 +135,6 @@ class SchedulerConfig:
     num_speculative_tokens: int = 0
     draft_capacity: int = 0
     min_prefill_tokens: int = 0
+    long_prefill_token_threshold: int = 0
     draft_max_model_len: int | None = None
     priority_ageing_s: float = 30.0

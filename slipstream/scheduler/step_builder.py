@@ -235,6 +235,7 @@ class StepBuilder:
         before rows are: `draft_rows_left` always holds the rows a layout carries.
         """
         kv, layout = self.kv, self.layout
+        num_rows = min(num_rows, self.config.long_prefill_token_threshold or num_rows)
         num_draft = 0
         if start + num_rows == len(request.token_ids):
             num_draft = self.drafts_wanted(request, start + num_rows, self.room_of(request, start))
