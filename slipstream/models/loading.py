@@ -46,7 +46,7 @@ class ModelSource:
     progress: bool = False
 
     def load_weights(self, dtype: torch.dtype, device: torch.device | str) -> dict[str, torch.Tensor]:
-        """All weights by Hugging Face name, shaped as `DecoderConfig.tensor_shapes` says; no `lm_head.weight` when tied.
+        """All weights by Hugging Face name, shaped as `DecoderConfig.tensor_shapes` says; no `lm_head.weight` if tied.
 
         Only one tensor at a time exists in another type than `dtype`.
         """

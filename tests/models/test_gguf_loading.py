@@ -54,14 +54,15 @@ def test_transformers_reads_the_same_llama_weights(tmp_path: Path) -> None:
         assert torch.equal(values, oracle[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_transformers_reads_the_same_weights_of_the_embedded_model() -> None:
     transformers = pytest.importorskip("transformers")
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+    shape = {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=30, num_attention_heads=9,
-                                                                       num_key_value_heads=3))  # fmt: skip
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
     path = ensure_embedded_model()
     oracle = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
     loaded = open_model(str(path)).load_weights(torch.float32, "cpu")
