@@ -161,14 +161,18 @@ class ExecutorState:
         return result
 
     def draft_request(self, rows: RequestRows) -> DraftRequest | None:
-        """The request as a drafter needs it; None when the plan asks for no drafts or it has just ended."""
+        """The request as a drafter needs it; None when the plan asks for no drafts, or none could be used any more.
+
+        The plan counts one emitted token; here the accepted drafts are known too, so fewer may be left to draft.
+        """
         state = rows.state
-        if not rows.scheduled.num_draft_tokens or not rows.num_sampled or state.has_ended():
+        num_drafts = min(rows.scheduled.num_draft_tokens, state.max_total_tokens - len(state.token_ids) - 1)
+        if num_drafts <= 0 or not rows.num_sampled or state.has_ended():
             return None
         return DraftRequest(
             state.request_id,
             state.token_ids,
-            rows.scheduled.num_draft_tokens,
+            num_drafts,
             state.num_prompt_tokens,
             state.sampling,
             state.seed,

@@ -146,7 +146,8 @@ class StepResult:
         results: one per planned request, same order.
         mode: how the target's pass ran.
         num_target_rows, num_draft_query_rows: rows that ran (without padding).
-        num_skipped_drafts: requests the plan let draft but that the executor skipped because they had just ended.
+        num_skipped_drafts: requests the plan let draft but that the executor skipped, because they had just ended or
+            have only one token left.
         target_ms, draft_ms: measured (or simulated) milliseconds of the two passes.
     """
 

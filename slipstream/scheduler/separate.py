@@ -129,7 +129,7 @@ class SeparateBudget:
         """Enter chunks of running prompts, then admit waiting ones, within `rows_left` rows."""
         layout = step.layout
         queue = list(prefills)
-        while rows_left > 0:
+        while rows_left > 0 and (draft_rows_left > 0 or not layout.carries_target_rows):
             if queue:
                 request = queue.pop(0)
                 if request.status is not RequestStatus.RUNNING:
@@ -143,8 +143,6 @@ class SeparateBudget:
             num_rows = min(len(request.token_ids) - start, rows_left)
             if layout.carries_target_rows:
                 num_rows = min(num_rows, draft_rows_left)
-                if num_rows <= 0:
-                    return
             granted = step.grant_prompt(request, start, num_rows, draft_rows_left)
             if granted is None:
                 continue

@@ -15,7 +15,7 @@ class SchedulerStatistics:
         num_target_rows, num_draft_query_rows: rows that ran; num_prefill_rows, num_verify_rows: rows planned.
         acceptance_histogram: `[v][a]` = steps of a decoding request that verified v drafts and accepted a, [K+1][K+1].
         num_stale_results: results dropped because their request had ended or started over.
-        num_skipped_drafts: drafting requests that had just ended.
+        num_skipped_drafts: drafting requests that had just ended or had only one token left.
     """
 
     acceptance_histogram: list[list[int]]

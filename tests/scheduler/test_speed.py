@@ -1,4 +1,4 @@
-"""The bar of the project: schedule + commit at 256 running requests within 1 ms (docs/performance.md has the figure)."""
+"""The bar: schedule + commit at 256 running requests within 1 ms (docs/performance.md has the figure)."""
 
 from __future__ import annotations
 
