@@ -60,6 +60,7 @@ def steady_scheduler() -> tuple[Scheduler, FreeExecutor]:
     return scheduler, executor
 
 
+@pytest.mark.timing
 @pytest.mark.benchmark(group="scheduler", warmup=False)
 def test_schedule_and_commit_within_a_millisecond(benchmark) -> None:
     scheduler, executor = steady_scheduler()

@@ -1,0 +1,58 @@
+# `make serve` and `make test` are all a fresh checkout needs: Python 3.11 or newer with venv, and make.
+# Variables: PYTHON (interpreter for .venv), PIP_FLAGS (e.g. another index), MODEL, PORT, ARGS (more flags).
+
+PYTHON ?= python3
+VENV ?= .venv
+MODEL ?= smollm2-135m-instruct
+PORT ?= 8000
+BIN := $(VENV)/bin
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
+
+.PHONY: help serve test lint compare install install-dev model clean
+
+help:
+	@echo "make serve    install into $(VENV), fetch the embedded model, serve on http://127.0.0.1:$(PORT)"
+	@echo "make test     install what tests need and run them (no GPU, compiler or account needed)"
+	@echo "make compare  what the separate draft budget is worth, measured here"
+	@echo "make lint     ruff, mypy --strict, import-linter"
+	@echo "make clean    remove $(VENV) and caches of this checkout"
+
+serve: install
+	@echo "==> serving $(MODEL) on port $(PORT); stop with Ctrl-C"
+	@$(BIN)/slipstream serve $(MODEL) --port $(PORT) $(ARGS)
+
+compare: install
+	@$(BIN)/slipstream compare $(ARGS)
+
+# Tests that compare times run first and alone; the others share the cores.
+test: install-dev model
+	@echo "==> tests that measure time, alone"
+	@$(BIN)/python -m pytest -m timing $(ARGS)
+	@echo "==> all other tests, on all cores"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not timing" -n auto --benchmark-disable $(ARGS)
+
+lint: install-dev
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+model: install
+	@$(BIN)/python -m slipstream.models.embedded
+
+$(BIN)/python:
+	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "==> installing Slipstream into $(VENV) (PyTorch is the large part)"
+	@$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "==> installing what tests and checks need"
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
