@@ -49,6 +49,25 @@ def test_weights_come_back(tmp_path: Path, architecture: str, sharded: bool) -> 
     assert source.chat_template is not None
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_directory_that_transformers_saved(tmp_path: Path, architecture: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    directory = write_tiny_hf_model(
+        tmp_path / "tiny", architecture, rope_scaling={"rope_type": "linear", "factor": 2.0}, rope_theta=5000.0
+    )
+    source = open_model(str(directory))
+    for part in (transformers.AutoModelForCausalLM, transformers.AutoTokenizer):
+        part.from_pretrained(directory).save_pretrained(tmp_path / "saved")
+    saved = open_model(str(tmp_path / "saved"))
+    assert saved.config == source.config
+    assert (saved.config.rope_scaling.kind, saved.config.rope_theta) == ("linear", 5000.0)
+    ours, theirs = source.load_weights(torch.float32, "cpu"), saved.load_weights(torch.float32, "cpu")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert saved.tokenizer.encode("the thing<|im_end|>") == source.tokenizer.encode("the thing<|im_end|>")
+    assert saved.chat_template is not None
+
+
 def test_defaults_and_newer_keys(tmp_path: Path) -> None:
     rope = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
             "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip
