@@ -8,7 +8,6 @@ from typing import Any
 
 from slipstream.bench.variation import parse_value
 from slipstream.config import (
-    EMBEDDED_MODEL,
     CacheSettings,
     ModelSettings,
     SchedulerSettings,
@@ -75,8 +74,3 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--output-json", metavar="FILE", help="also write the numbers as JSON")
     group.add_argument("--no-progress", action="store_true", help="no progress bar")
-
-
-def default_model_name() -> str:
-    """What is measured when nothing is named."""
-    return EMBEDDED_MODEL

@@ -100,11 +100,12 @@ class InProcessLoad:
     on_done: Callable[[RequestRecord], None] = field(default=lambda record: None)
 
     def run(self, workload: Sequence[BenchRequest], arrivals: Arrivals) -> RunRecord:
-        """Serve everything; a refused or failed request becomes a record with its error.
+        """Serve everything, beginning with an empty prefix cache; a failed request becomes a record with its error.
 
         In the open loop a request counts as sent when it was released, though the engine sees it after the step at
         hand: its user waits from then on.
         """
+        self.engine.scheduler.kv.pool.forget_cached()
         run = _Run(self, workload, arrivals)
         before = copy.deepcopy(self.engine.scheduler.statistics)
         while not run.is_done():

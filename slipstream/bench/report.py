@@ -29,14 +29,15 @@ def print_result(
     console: Console, title: str, result: BenchResult, *, is_synthetic: bool = False, notes: Sequence[str] = ()
 ) -> None:
     """One run as a table; acceptance on synthetic prompts is refused a verdict."""
-    table = Table(title=title, title_justify="left", show_header=True, header_style="bold")
+    console.print(title, highlight=False)
+    table = Table(show_header=True, header_style="bold")
     for name in ("", "mean", "median", "p90", "p99"):
         table.add_column(name, justify="left" if not name else "right")
     for label, values in (
         ("TTFT (ms)", result.ttft_ms),
-        ("TPOT, per token (ms)", result.tpot_ms),
-        ("token time, every token (ms)", result.token_time_ms),
-        ("gap between chunks (ms)", result.chunk_gap_ms),
+        ("TPOT (ms)", result.tpot_ms),
+        ("token time (ms)", result.token_time_ms),
+        ("chunk gap (ms)", result.chunk_gap_ms),
         ("E2E (ms)", result.e2e_ms),
         ("wait in the client (ms)", result.client_queue_ms),
     ):
@@ -164,7 +165,8 @@ FIGURES = (
 def print_comparison(console: Console, title: str, comparison: Comparison) -> None:
     """Medians over repeats, ratios to the first variant, and whether the text was the same."""
     values = comparison.variation.values
-    table = Table(title=title, title_justify="left", header_style="bold")
+    console.print(title, highlight=False)
+    table = Table(header_style="bold")
     table.add_column(comparison.variation.name)
     for value in values:
         table.add_column(value, justify="right")

@@ -15,6 +15,7 @@ from slipstream.bench.acceptance import Acceptance
 from slipstream.bench.client import HttpLoad
 
 PREFIX = "vllm:spec_decode_num_"
+DRAFTED = "slipstream:spec_decode_num_drafted_tokens_total"
 STEPS = "slipstream:engine_steps_total"
 
 
@@ -44,7 +45,7 @@ def parse_counters(page: str) -> Counters:
             elif sample.name == STEPS:
                 kind = sample.labels.get("kind", "")
                 steps[kind] = steps.get(kind, 0.0) + sample.value
-            elif sample.name.startswith(PREFIX):
+            elif sample.name.startswith(PREFIX) or sample.name == DRAFTED:
                 by_name[sample.name] = by_name.get(sample.name, 0.0) + sample.value
     return Counters(by_name, by_position, steps)
 
@@ -53,18 +54,18 @@ def acceptance_between(before: Counters, after: Counters) -> Acceptance | None:
     """None where the server speculates not at all, or nobody was served in between."""
 
     def grown(name: str) -> int:
-        key = f"{PREFIX}{name}_total"
-        return round(after.by_name.get(key, 0.0) - before.by_name.get(key, 0.0))
+        return round(after.by_name.get(name, 0.0) - before.by_name.get(name, 0.0))
 
-    num_drafts, drafted = grown("drafts"), grown("draft_tokens")
+    num_drafts, verified = grown(f"{PREFIX}drafts_total"), grown(f"{PREFIX}draft_tokens_total")
     if num_drafts <= 0:
         return None
     return Acceptance(
         num_decode_steps=None,
         num_steps_verified=num_drafts,
-        drafted=drafted,
-        verified=drafted,  # the counters of vLLM's names do not tell the two apart
-        accepted=grown("accepted_tokens"),
+        # Only Slipstream counts drafts made apart; elsewhere `draft_tokens` may hold some that were never verified.
+        drafted=grown(DRAFTED) if DRAFTED in after.by_name else verified,
+        verified=verified,
+        accepted=grown(f"{PREFIX}accepted_tokens_total"),
         accepted_by_position=tuple(
             round(after.by_position[position] - before.by_position.get(position, 0.0))
             for position in sorted(after.by_position)
