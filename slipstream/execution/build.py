@@ -28,10 +28,15 @@ def model_kv_bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
 
 
 def set_threads(num_threads: int | None) -> int:
-    """Let PyTorch use this many CPU threads, all cores this process may use when None; gives the number."""
-    count = num_threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(count)
-    return count
+    """Let PyTorch use this many CPU threads; gives the number.
+
+    None takes what the environment says (OMP_NUM_THREADS), else every core that this process may use.
+    """
+    if num_threads is None and "OMP_NUM_THREADS" not in os.environ:
+        num_threads = len(os.sched_getaffinity(0))
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    return torch.get_num_threads()
 
 
 def build_decoder(source: ModelSource, settings: ModelSettings) -> Decoder:

@@ -26,7 +26,7 @@ def test_a_named_dtype_is_taken(name: str) -> None:
 
 
 def test_an_unknown_dtype_is_refused() -> None:
-    with pytest.raises(SettingError, match="fp8.*bfloat16"):
+    with pytest.raises(SettingError, match=r"fp8.*bfloat16"):
         resolve_dtype("fp8", CPU)
 
 
