@@ -8,11 +8,15 @@ PORT ?= 8000
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 
-.PHONY: help serve test lint compare install install-dev model clean
+# One thread per process: the processes share the cores.
+PYTEST_PARALLEL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+.PHONY: help serve test test-slow lint compare install install-dev model clean
 
 help:
 	@echo "make serve    install into $(VENV), fetch the embedded model, serve on http://127.0.0.1:$(PORT)"
 	@echo "make test     install what tests need and run them (no GPU, compiler or account needed)"
+	@echo "make test-slow  the long exhaustive tests (exactness factorial, oracle runs)"
 	@echo "make compare  what the separate draft budget is worth, measured here"
 	@echo "make lint     ruff, mypy --strict, import-linter"
 	@echo "make clean    remove $(VENV) and caches of this checkout"
@@ -28,8 +32,12 @@ compare: install
 test: install-dev model
 	@echo "==> tests that measure time, alone"
 	@$(BIN)/python -m pytest -m timing $(ARGS)
-	@echo "==> all other tests, on all cores"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not timing" -n auto --benchmark-disable $(ARGS)
+	@echo "==> all other tests but the long ones, on all cores"
+	@$(PYTEST_PARALLEL) -m "not timing and not slow" --benchmark-disable $(ARGS)
+
+test-slow: install-dev model
+	@echo "==> the long tests, on all cores"
+	@$(PYTEST_PARALLEL) -m "slow and not timing" --benchmark-disable $(ARGS)
 
 lint: install-dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
