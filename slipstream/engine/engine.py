@@ -155,20 +155,17 @@ class Engine:
 
     def _advance(self, now: float) -> tuple[StepPlan, list[RequestOutput]]:
         plan = self.scheduler.schedule(now)
-        # A plan without requests may still tell the executor whom to forget.
-        worth_running = bool(plan.requests or plan.released_request_ids)
         if self._worker is None:
-            return plan, self._commit(plan, lambda: self.executor.execute(plan)) if worth_running else []
+            return plan, self._commit(plan, lambda: self.executor.execute(plan)) if plan.requests else []
         previous, self._outstanding = self._outstanding, None
         if previous is not None:
             wait([previous[1]])
-        if worth_running:
+        if plan.requests:
             self._outstanding = (plan, self._worker.submit(self.executor.execute, plan))
         return plan, self._commit(previous[0], previous[1].result) if previous is not None else []
 
     def _commit(self, plan: StepPlan, obtain: Callable[[], StepResult]) -> list[RequestOutput]:
-        result = self._result(plan, obtain)
-        return self.scheduler.commit(plan, result) if plan.requests else []
+        return self.scheduler.commit(plan, self._result(plan, obtain))
 
     def _result(self, plan: StepPlan, obtain: Callable[[], StepResult]) -> StepResult:
         try:

@@ -1,0 +1,267 @@
+"""The command line. Heavy imports wait until a command runs, so that `--help` and `--version` are instant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from slipstream import __version__
+from slipstream.config import DRAFT_BUDGETS, DTYPES, EMBEDDED_MODEL, SettingError, Settings
+from slipstream.engine.flat_settings import SPECULATIVE_CONFIG, settings_from_flat
+from slipstream.request import RequestError
+
+BAD_USAGE = 2
+FAILED = 1
+INTERRUPTED = 130
+DEFAULT_PORT = 8000
+
+# Flag, type, metavar, help. The setting has the flag's name.
+_ENGINE_FLAGS: tuple[tuple[str, type, str, str], ...] = (
+    ("--max-model-len", int, "N", "prompt and output tokens of a request at most (default: the model's limit)"),
+    ("--max-num-seqs", int, "N", "requests running at once"),
+    ("--max-num-batched-tokens", int, "N", "rows of the target model in one step"),
+    ("--block-size", int, "N", "tokens per KV block (default: 16)"),
+    ("--kv-cache-memory-bytes", int, "N", "memory for KV"),
+    ("--draft-capacity", int, "N", "rows of one pass of the drafter (default: what its method needs)"),
+    ("--min-prefill-tokens", int, "N", "rows that waiting prompts get before drafts (default: an eighth)"),
+    ("--priority-ageing-s", float, "S", "seconds of waiting that count as one priority step (default: 30)"),
+    ("--num-threads", int, "N", "CPU threads (default: all cores)"),
+    ("--device", str, "NAME", "auto, cpu or cuda (default: auto)"),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Exits with 2 and one line that says what was wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_USAGE, f"{self.prog}: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; gives the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(arguments[0] if arguments else None)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(_unknown_flag(unknown[0], args.command_parser))
+    command: Callable[[argparse.Namespace], int | None] = args.run
+    try:
+        return command(args) or 0
+    except (SettingError, RequestError) as error:
+        print(f"slipstream: {error}", file=sys.stderr)
+        return BAD_USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return FAILED
+
+
+def build_parser(command: str | None) -> argparse.ArgumentParser:
+    """The parser; flags of `bench` and `compare` are there only when that is the command."""
+    parser = _Parser(prog="slipstream", description="A small LLM server with speculative decoding.")
+    parser.add_argument("--version", action="version", version=f"slipstream {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, text: str, run: Callable[[argparse.Namespace], int | None]) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        added.set_defaults(run=run, command_parser=added)
+        return added
+
+    serve = add("serve", "Start an OpenAI-compatible HTTP server.", _serve)
+    _add_model_arguments(serve)
+    _add_engine_arguments(serve)
+    _add_server_arguments(serve)
+    generate = add("generate", "Answer one prompt in the terminal.", _generate)
+    generate.add_argument("prompt", help="the prompt; - reads it from standard input")
+    _add_generate_arguments(generate)
+    generate.add_argument("--model", default=EMBEDDED_MODEL, metavar="MODEL", help=_MODEL_HELP)
+    _add_engine_arguments(generate)
+    bench = add("bench", "Measure a server, or an engine in this process.", _bench)
+    compare = add("compare", "Run the same requests under two settings and compare.", _compare)
+    if command == "bench":
+        from slipstream.bench.command import add_bench_arguments
+
+        add_bench_arguments(bench)
+    elif command == "compare":
+        from slipstream.bench.command import add_compare_arguments
+
+        add_compare_arguments(compare)
+    return parser
+
+
+_MODEL_HELP = f"{EMBEDDED_MODEL} (fetched once), a .gguf file, or a Hugging Face directory"
+
+
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("positional_model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
+    parser.add_argument("--model", metavar="MODEL", help="the same, as a flag")
+    parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model")
+
+
+def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("engine")
+    for flag, kind, metavar, text in _ENGINE_FLAGS:
+        group.add_argument(flag, type=kind, metavar=metavar, help=text, default=argparse.SUPPRESS)
+    group.add_argument(
+        "--num-kv-blocks",
+        "--num-gpu-blocks-override",
+        type=int,
+        metavar="N",
+        default=argparse.SUPPRESS,
+        help="size of the KV pool in blocks (default: from memory)",
+    )
+    group.add_argument(
+        "--dtype", choices=DTYPES, default=argparse.SUPPRESS, help="number format of weights and KV (default: auto)"
+    )
+    group.add_argument(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
+        help="share KV of equal prompt beginnings (default: on)",
+    )
+    group.add_argument(
+        "--draft-budget",
+        choices=DRAFT_BUDGETS,
+        default=argparse.SUPPRESS,
+        help="whether drafts have rows of their own or take the target's (default: separate)",
+    )
+    group.add_argument(
+        "--batch-invariant",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
+        help="results never depend on what else is in the batch; slower (default: off)",
+    )
+    group.add_argument(
+        "--commit-lag",
+        type=int,
+        choices=(0, 1),
+        default=argparse.SUPPRESS,
+        help="1 plans a step while the one before runs (default: 0)",
+    )
+    group.add_argument(
+        "--speculative-config",
+        metavar="JSON",
+        default=argparse.SUPPRESS,
+        help='for example \'{"method": "ngram", "num_speculative_tokens": 5}\' (the default), or none',
+    )
+
+
+def _add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all (default: this machine only)"
+    )
+    group.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"0 takes any free one (default: {DEFAULT_PORT})")
+    group.add_argument("--seed", type=int, help="makes the seeds drawn for requests without one repeatable")
+    group.add_argument(
+        "--stuck-step-s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="a step longer than this makes /health answer 503 (default: 60)",
+    )
+
+
+def _add_generate_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("generation")
+    group.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")
+    group.add_argument("--system", metavar="TEXT", help="system message")
+    group.add_argument("--max-tokens", type=int, metavar="N", help="output tokens at most (default: up to the limit)")
+    for flag, kind, text in (
+        ("--temperature", float, "0 is greedy (default: 1)"),
+        ("--top-p", float, "keep the likeliest tokens up to this probability"),
+        ("--top-k", int, "keep this many tokens"),
+        ("--min-p", float, "drop tokens less likely than this times the likeliest"),
+        ("--seed", int, "the same seed gives the same text"),
+    ):
+        group.add_argument(flag, type=kind, default=argparse.SUPPRESS, help=text)
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
+
+
+def _settings(args: argparse.Namespace, model: str) -> Settings:
+    """The tree from flags; those that were not given are left to resolution."""
+    given = vars(args)
+    names = [flag[2:].replace("-", "_") for flag, *_ in _ENGINE_FLAGS]
+    names += ["num_kv_blocks", "dtype", "enable_prefix_caching", "draft_budget", "batch_invariant", "commit_lag"]
+    values: dict[str, Any] = {name: given[name] for name in [*names, SPECULATIVE_CONFIG] if name in given}
+    if given.get("served_model_name") is not None:
+        values["served_model_name"] = given["served_model_name"]
+    return settings_from_flat({"model": model, **values})
+
+
+def _serve(args: argparse.Namespace) -> int | None:
+    if args.positional_model and args.model and args.positional_model != args.model:
+        raise SettingError(f"two models are named, {args.positional_model!r} and --model {args.model!r}; name one")
+    settings = _settings(args, args.positional_model or args.model or EMBEDDED_MODEL)
+    if not 0 <= args.port <= 65535:
+        raise SettingError(f"--port {args.port} is not a port; use 0 to 65535")
+    if not args.stuck_step_s > 0:
+        raise SettingError(f"--stuck-step-s must be above 0, got {args.stuck_step_s}")
+    _check(settings)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    from slipstream.models.config import ModelLoadError
+    from slipstream.server.serve import serve
+
+    try:
+        serve(settings, host=args.host, port=args.port, seed=args.seed, stuck_step_s=args.stuck_step_s)
+    except ModelLoadError as error:
+        print(f"slipstream: {error}", file=sys.stderr)
+        return BAD_USAGE
+    return None
+
+
+def _generate(args: argparse.Namespace) -> int | None:
+    settings = _settings(args, args.model)
+    _check(settings)
+    from slipstream.request import SamplingParams
+
+    given = vars(args)
+    chosen = {name: given[name] for name in ("temperature", "top_p", "top_k", "min_p", "seed") if name in given}
+    sampling = SamplingParams(max_tokens=args.max_tokens, stop=tuple(args.stop), **chosen)
+    if args.raw and args.system is not None:
+        raise SettingError("--system needs the chat template; leave out --raw")
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    from slipstream.engine.generate_command import generate
+    from slipstream.models.config import ModelLoadError
+
+    try:
+        generate(settings, prompt, sampling, raw=args.raw, system=args.system)
+    except ModelLoadError as error:
+        print(f"slipstream: {error}", file=sys.stderr)
+        return BAD_USAGE
+    return None
+
+
+def _bench(args: argparse.Namespace) -> int | None:
+    from slipstream.bench.command import run_bench
+
+    return run_bench(args)
+
+
+def _compare(args: argparse.Namespace) -> int | None:
+    from slipstream.bench.command import run_compare
+
+    return run_compare(args)
+
+
+def _check(settings: Settings) -> None:
+    """Refuse what can be refused before torch is imported."""
+    from slipstream.config import check_settings
+
+    check_settings(settings)
+
+
+def _unknown_flag(flag: str, parser: argparse.ArgumentParser) -> str:
+    name = flag.partition("=")[0]
+    known = [option for action in parser._actions for option in action.option_strings]
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else f"; see {parser.prog} --help")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,161 @@
+"""From settings to a running engine: the one place where all parts of serving a real model meet."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from slipstream.config import (
+    ModelFacts,
+    ModelSettings,
+    Resolution,
+    ResolvedSetting,
+    Settings,
+    check_settings,
+    resolve_settings,
+)
+from slipstream.engine.engine import Engine
+from slipstream.engine.messages import Submission
+from slipstream.engine.stop_strings import TextStopChecker
+from slipstream.engine.vocabulary import Vocabulary
+from slipstream.execution.build import build_executor, model_kv_bytes_per_token
+from slipstream.execution.device import resolve_device, resolve_dtype
+from slipstream.models.loading import ModelSource, open_model
+from slipstream.request import RequestError
+from slipstream.sampling.sampler import check_sampling
+from slipstream.scheduler.layouts import LAYOUTS, NO_LAYOUT
+from slipstream.scheduler.scheduler import Scheduler
+from slipstream.scheduler.stopping import TokenStopChecker
+from slipstream.speculation.registry import build_drafter
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """An engine in front of a real model, and what its fronts need beside it."""
+
+    engine: Engine
+    source: ModelSource
+    vocabulary: Vocabulary
+    resolution: Resolution
+
+    @property
+    def served_name(self) -> str:
+        """What clients call the model."""
+        return self.resolution.settings.model.served_model_name or self.source.name
+
+
+def build_engine(
+    settings: Settings, *, progress: bool = False, announce: Callable[[Resolution], None] | None = None
+) -> BuiltEngine:
+    """Check settings, open the model, resolve, load weights, allocate KV.
+
+    Args:
+        progress: show bars while fetching and loading.
+        announce: hears the resolution before the weights are loaded.
+
+    Raises:
+        SettingError: a setting that cannot work; before anything is loaded. ModelLoadError: the model cannot be used.
+    """
+    check_settings(settings)
+    device = resolve_device(settings.model.device)
+    drafter = build_drafter(settings.speculative)
+    source = open_model(settings.model.model, progress=progress)
+    layout = NO_LAYOUT if settings.speculative is None else LAYOUTS[settings.speculative.layout_name]
+    resolution = resolve_settings(settings, model_facts(source, settings, device), layout)
+    resolution = dataclasses.replace(resolution, report=(*_model_rows(settings, source, device), *resolution.report))
+    if announce is not None:
+        announce(resolution)
+    config = resolution.scheduler
+    vocabulary = Vocabulary.from_tokenizer(source.tokenizer)
+    executor = build_executor(
+        source,
+        resolution.settings.model,
+        num_kv_blocks=config.num_kv_blocks,
+        block_size=config.block_size,
+        drafter=drafter,
+    )
+    stops = TextStopChecker(TokenStopChecker(), vocabulary)
+    engine = Engine(
+        Scheduler(config, stop_checker=stops),
+        executor,
+        clock=time.monotonic,
+        eos_token_ids=tuple({*source.config.eos_token_ids, *source.tokenizer.eos_token_ids}),
+        commit_lag=resolution.settings.scheduler.commit_lag,
+        check_sampling=submission_checker(source.config.vocab_size),
+        forget=stops.forget,
+    )
+    return BuiltEngine(engine, source, vocabulary, resolution)
+
+
+def _model_rows(settings: Settings, source: ModelSource, device: torch.device) -> list[ResolvedSetting]:
+    """The report's lines on the model itself."""
+    model, default = settings.model, ModelSettings()
+    dtype = str(resolve_dtype(model.dtype, device)).removeprefix("torch.")
+    name = model.served_model_name or source.name
+    rows = [
+        ResolvedSetting("model", model.model, "default" if model.model == default.model else "user"),
+        ResolvedSetting("served_model_name", name, "user" if model.served_model_name else "derived", ""),
+    ]
+    for field, value, reason in (
+        ("device", str(device), "the device at hand"),
+        ("dtype", dtype, f"what this {device.type} multiplies in hardware"),
+    ):
+        is_open = getattr(model, field) == "auto"
+        rows.append(ResolvedSetting(field, value, "derived" if is_open else "user", reason if is_open else ""))
+    return rows
+
+
+def submission_checker(vocab_size: int) -> Callable[[Submission], None]:
+    """Refuses token ids that the model does not have, in parameters and in the prompt."""
+
+    def check(submission: Submission) -> None:
+        check_sampling(submission.sampling, vocab_size)
+        for position, token_id in enumerate(submission.prompt_token_ids):
+            if not 0 <= token_id < vocab_size:
+                raise RequestError(
+                    f"the prompt holds token id {token_id} at position {position}, but this model's ids are "
+                    f"0 to {vocab_size - 1}",
+                    "prompt",
+                )
+
+    return check
+
+
+def model_facts(source: ModelSource, settings: Settings, device: torch.device) -> ModelFacts:
+    """What the open settings depend on, of this model on this machine."""
+    dtype = resolve_dtype(settings.model.dtype, device)
+    if device.type == "cuda":
+        memory, _total = torch.cuda.mem_get_info(device)
+    else:
+        memory = available_memory()
+    return ModelFacts(
+        max_position=source.config.max_position,
+        kv_bytes_per_token=model_kv_bytes_per_token(source.config, dtype),
+        device_type=device.type,
+        memory_bytes=memory,
+    )
+
+
+def available_memory() -> int:
+    """Bytes of main memory this process could still take, the control group's limit included."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                memory = int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        if limit != "max":
+            memory = min(memory, int(limit) - used)
+    except (OSError, ValueError):
+        pass
+    return max(memory, 0)

@@ -1,0 +1,155 @@
+"""`slipstream serve`: from settings to a listening server, and what it says on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from rich.console import Console
+from rich.table import Table
+
+from slipstream.config import Resolution, SettingError, Settings
+from slipstream.engine.async_engine import AsyncEngine
+from slipstream.engine.build import BuiltEngine, build_engine
+from slipstream.engine.statistics_log import StatisticsLog
+from slipstream.server.app import create_app
+from slipstream.server.metrics import EngineCollector, ServerMetrics
+from slipstream.server.served_model import ServedModel
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_S = 5
+ANY_HOST = ("0.0.0.0", "::", "")
+
+
+def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, stuck_step_s: float = 60.0) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        SettingError, ModelLoadError: before any weight is loaded.
+    """
+    console = Console(stderr=True)
+    listener = bind(host, port)
+    with contextlib.closing(listener):
+        port = listener.getsockname()[1]
+        built = build_engine(settings, progress=True, announce=lambda resolution: print_report(console, resolution))
+        logger.info("%s", speculation_line(built.resolution))
+        app = make_app(built, seed=seed, stuck_step_s=stuck_step_s)
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_S, lifespan="on"
+        )
+        server = _Server(config, lambda: _print_ready(console, host, port, built.served_name))
+        server.run(sockets=[listener])
+    if not server.started:
+        raise SettingError("the server could not start; see the log above")
+
+
+def make_app(built: BuiltEngine, *, seed: int | None = None, stuck_step_s: float = 60.0) -> FastAPI:
+    """The application around a built engine, with metrics and statistics log."""
+    engine, resolution = built.engine, built.resolution
+    registry = CollectorRegistry()
+    metrics = ServerMetrics(registry, built.served_name, resolution.scheduler.max_model_len)
+    registry.register(EngineCollector(engine, built.served_name))
+    statistics_log = StatisticsLog(engine.scheduler)
+    front = AsyncEngine(
+        engine, built.vocabulary, listeners=(metrics, statistics_log), seed=seed, stuck_step_s=stuck_step_s
+    )
+    speculative = resolution.settings.speculative
+    model = ServedModel(
+        name=built.served_name,
+        tokenizer=built.source.tokenizer,
+        chat_template=built.source.chat_template,
+        max_request_tokens=engine.scheduler.max_request_tokens,
+        created=int(time.time()),
+        speculation=None
+        if speculative is None
+        else {"method": speculative.method, "num_speculative_tokens": speculative.num_speculative_tokens},
+    )
+    return create_app(front, model, registry=registry, report=resolution.report, statistics_log=statistics_log)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket, before anything costly is done. Raises SettingError when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise SettingError(
+            f"--host {host} --port {port} cannot be listened on: {error}. "
+            "Stop what uses it, or choose another --port (0 takes any free one)"
+        ) from None
+    return listener
+
+
+def speculation_line(resolution: Resolution) -> str:
+    """One line: method, K, on or off and why."""
+    speculative = resolution.settings.speculative
+    if speculative is None:
+        return "Speculation: off because --speculative-config is none"
+    if speculative.num_speculative_tokens == 0:
+        return f"Speculation: off because num_speculative_tokens is 0 (method {speculative.method})"
+    return (
+        f"Speculation: on, method {speculative.method}, K = {speculative.num_speculative_tokens}, "
+        f"draft budget {resolution.settings.scheduler.draft_budget}"
+    )
+
+
+def print_report(console: Console, resolution: Resolution) -> None:
+    """The resolution report as a table."""
+    table = Table(title="Settings", title_justify="left", box=None, pad_edge=False)
+    for column in ("setting", "value", "from", "why"):
+        table.add_column(column, no_wrap=column != "why")
+    for row in resolution.report:
+        table.add_row(row.name, str(row.value), row.source, row.reason)
+    console.print(table)
+
+
+def _print_ready(console: Console, host: str, port: int, name: str) -> None:
+    shown = "127.0.0.1" if host in ANY_HOST else f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{port}"
+    if host not in ANY_HOST:
+        reach = "reachable from this machine only; --host 0.0.0.0 opens it" if shown == "127.0.0.1" else ""
+    else:
+        reach = "reachable from the network"
+    body = json.dumps({"model": name, "messages": [{"role": "user", "content": "Hello!"}]})
+    console.print(f"Ready: {url} {f'({reach})' if reach else ''}", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready, and ends with a return instead of raising the signal again."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        wanted = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in wanted}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
