@@ -70,7 +70,11 @@ class SeparateBudget:
         if carries:
             draft_rows_left -= sum(drafts)
 
-        draft_rows_left = self._add_decodes(step, decodes, drafts, draft_rows_left)
+        promised = 0
+        if carries:  # prompts cost draft rows too: drafting decodes leave them the same part of D as of B
+            part = -(-config.min_prefill_tokens * config.draft_capacity // config.max_num_batched_tokens)
+            promised = min(composition.num_prompt_rows, part)
+        draft_rows_left = promised + self._add_decodes(step, decodes, drafts, draft_rows_left - promised)
         self._add_prompts(step, prefills, composition.num_prompt_rows, draft_rows_left)
 
     @staticmethod

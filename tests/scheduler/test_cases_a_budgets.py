@@ -119,7 +119,10 @@ def test_A2_draft_capacity_is_never_passed_and_no_slack_is_thrown_away(layout_na
         requests = [make_request(f"d{i}", [5], 4000) for i in range(num_decodes)]
         for request in requests:
             scheduler.add_request(request)
+        num_steps = 0
         while any(request.num_output_tokens < 2 for request in requests):
+            num_steps += 1
+            assert num_steps < 50, "somebody waits while others draft"
             plan = scheduler.schedule(0.0)
             assert plan.num_draft_query_rows <= draft_capacity
             result = executor.execute(plan)
@@ -348,23 +351,24 @@ class RecordingExecutor(ScriptedExecutor):
 
 @EACH_LAYOUT
 @pytest.mark.parametrize("lag", [0, 1])
-def test_A12_the_plan_is_what_runs(layout_name: str, lag: int) -> None:
+@pytest.mark.parametrize("num_blocks", [40, 20])
+def test_A12_the_plan_is_what_runs(layout_name: str, lag: int, num_blocks: int) -> None:
     rig = make_rig(
         "ragged",
         executor_type=RecordingExecutor,
-        max_num_batched_tokens=20,
-        max_num_seqs=6,
+        max_num_batched_tokens=14,
+        max_num_seqs=8,
         max_model_len=128,
-        num_kv_blocks=30,
+        num_kv_blocks=num_blocks,
         block_size=8,
         layout_name=layout_name,
         num_speculative_tokens=5,
-        draft_capacity=26,
+        draft_capacity=24,
     )
     random = Random(5)
     requests = [make_request(f"r{i}", prompt(random.randrange(1, 60), i), random.randrange(4, 60)) for i in range(150)]
     run = rig.drive(requests, lag=lag)
-    assert len(run.plans) >= 500 and rig.scheduler.statistics.num_preemptions > 0
+    assert len(run.plans) >= 500
     executor = rig.executor
     assert isinstance(executor, RecordingExecutor)
     trimmed = 0
@@ -378,7 +382,10 @@ def test_A12_the_plan_is_what_runs(layout_name: str, lag: int) -> None:
             if entry.emits:
                 assert rows - outcome.num_verified == (entry.num_target_rows - entry.num_verify_rows)
         trimmed += "yielded" in plan.reason
-    assert trimmed > 10, "the budget was tight"
+    if num_blocks == 40:
+        assert trimmed > 5, "the budget was tight"
+    else:
+        assert rig.scheduler.statistics.num_preemptions > 0, "the pool was tight"
 
 
 # -- A13, A14: no cost for drafts that cannot be ----------------------------------------
