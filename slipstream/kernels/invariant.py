@@ -33,7 +33,7 @@ class InvariantKernels:
         def product(tile: Tensor) -> Tensor:
             return self._fast.linear(tile, weight, bias)
 
-        return self._run(("linear", weight.shape[0], bias is None), product, x)
+        return self._run(("linear", weight.shape[0], weight.is_mkldnn, bias is None), product, x)
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         return self._run(("rms_norm", weight is None), lambda tile: self._fast.rms_norm(tile, weight, eps), x)
@@ -43,7 +43,7 @@ class InvariantKernels:
 
     def prepare_linear(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Check a weight's shape now rather than at its first product."""
-        self.linear(weight.new_zeros((1, weight.shape[1])), weight, bias)
+        self.linear(torch.zeros((1, weight.shape[1]), dtype=weight.dtype, device=weight.device), weight, bias)
 
     def _run(self, operation: tuple[object, ...], function: RowFunction, x: Tensor) -> Tensor:
         key = (*operation, tuple(x.shape[1:]), x.dtype, x.device.type)

@@ -11,7 +11,7 @@ class RowKernels(Protocol):
     """Row-wise operations. Inputs are not changed; outputs are new tensors in the input's dtype."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """`x @ weight.T + bias`: [N, in] and [out, in] to [N, out]."""
+        """`x @ weight.T + bias`: [N, in] and [out, in] (plain or from `pack_weight`) to [N, out]."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

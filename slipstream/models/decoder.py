@@ -16,6 +16,7 @@ from slipstream.attention.cache import PagedKVCache
 from slipstream.attention.metadata import AttentionMetadata
 from slipstream.attention.protocol import AttentionBackend, StepAttention
 from slipstream.kernels.invariant import InvariantKernels
+from slipstream.kernels.packing import pack_weight
 from slipstream.kernels.protocol import RowKernels
 from slipstream.models.config import DecoderConfig
 from slipstream.models.rope import RotaryTable, rotate_
@@ -59,13 +60,13 @@ class LayerWeights:
             )
         return cls(
             attention_norm=weights[prefix + "input_layernorm.weight"],
-            qkv=torch.cat([weights[f"{attention}{name}_proj.weight"] for name in "qkv"]),
+            qkv=pack_weight(torch.cat([weights[f"{attention}{name}_proj.weight"] for name in "qkv"])),
             qkv_bias=bias,
             qk_norm=qk_norm,
-            output=weights[attention + "o_proj.weight"],
+            output=pack_weight(weights[attention + "o_proj.weight"]),
             mlp_norm=weights[prefix + "post_attention_layernorm.weight"],
-            gate_up=torch.cat([weights[f"{prefix}mlp.{name}_proj.weight"] for name in ("gate", "up")]),
-            down=weights[prefix + "mlp.down_proj.weight"],
+            gate_up=pack_weight(torch.cat([weights[f"{prefix}mlp.{name}_proj.weight"] for name in ("gate", "up")])),
+            down=pack_weight(weights[prefix + "mlp.down_proj.weight"]),
         )
 
 
@@ -106,7 +107,7 @@ class Decoder:
         self.dtype, self.device = self._embedding.dtype, self._embedding.device
         self._layers = [LayerWeights.from_named(config, weights, i) for i in range(config.num_layers)]
         self._final_norm = weights["model.norm.weight"]
-        self._head = self._embedding if config.tie_word_embeddings else weights["lm_head.weight"]
+        self._head = pack_weight(self._embedding if config.tie_word_embeddings else weights["lm_head.weight"])
         self.num_positions = num_positions or config.max_position
         self._rotary = RotaryTable(
             config.head_dim,
