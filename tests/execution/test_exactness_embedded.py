@@ -42,7 +42,7 @@ TURNS = ("", " Please go on.")
 @pytest.fixture(scope="module")
 def factorial() -> Factorial:
     source = open_model(EMBEDDED_MODEL, progress=False)
-    settings = ModelSettings(dtype="float32", device="cpu", batch_invariant=True, max_model_len=MAX_MODEL_LEN)
+    settings = ModelSettings(device="cpu", batch_invariant=True, max_model_len=MAX_MODEL_LEN)
     decoder = build_decoder(source, settings)
 
     def make_executor(num_kv_blocks, block_size, drafter) -> TorchExecutor:
