@@ -1,6 +1,11 @@
 """One typed tree of settings, their validation, and the report of how each value came about (design 7)."""
 
-from slipstream.config.checks import check_settings, parse_speculative_config, speculative_settings_from
+from slipstream.config.checks import (
+    check_settings,
+    check_speculative,
+    parse_speculative_config,
+    speculative_settings_from,
+)
 from slipstream.config.resolution import (
     DEVICE_DEFAULTS,
     ModelFacts,
@@ -41,6 +46,7 @@ __all__ = [
     "Settings",
     "SpeculativeSettings",
     "check_settings",
+    "check_speculative",
     "parse_speculative_config",
     "resolve_settings",
     "speculative_settings_from",

@@ -42,11 +42,7 @@ def speculative_settings_from(value: Mapping[str, Any]) -> SpeculativeSettings:
         raise SettingError(
             f"--speculative-config: unknown key {unknown[0]!r}; known keys are {', '.join(sorted(known))}"
         )
-    if value.get("method") not in SPECULATIVE_METHODS:
-        raise SettingError(
-            f"--speculative-config: method {value.get('method')!r} is not available; "
-            f"choose one of {', '.join(SPECULATIVE_METHODS)}"
-        )
+    _check_method(value.get("method"))
     for name in ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max", "draft_max_model_len"):
         number = value.get(name)
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
@@ -58,6 +54,13 @@ def speculative_settings_from(value: Mapping[str, Any]) -> SpeculativeSettings:
     if layout is not None and not isinstance(layout, str):
         raise SettingError(f"--speculative-config: layout must be a string, got {layout!r}")
     return SpeculativeSettings(**value)
+
+
+def _check_method(method: object) -> None:
+    if method not in SPECULATIVE_METHODS:
+        raise SettingError(
+            f"--speculative-config: method {method!r} is not available; choose one of {', '.join(SPECULATIVE_METHODS)}"
+        )
 
 
 def check_settings(settings: Settings) -> None:
@@ -86,11 +89,13 @@ def check_settings(settings: Settings) -> None:
     if not scheduler.priority_ageing_s > 0:
         raise SettingError(f"--priority-ageing-s must be above 0, got {scheduler.priority_ageing_s}; the default is 30")
     if settings.speculative is not None:
-        _check_speculative(settings.speculative)
+        check_speculative(settings.speculative)
 
 
-def _check_speculative(speculative: SpeculativeSettings) -> None:
+def check_speculative(speculative: SpeculativeSettings) -> None:
+    """Refuse a speculative config that cannot work with any model."""
     flag = "--speculative-config"
+    _check_method(speculative.method)
     most = speculative.num_speculative_tokens
     if not 1 <= most <= MAX_SPECULATIVE_TOKENS:
         nearest = min(max(most, 1), MAX_SPECULATIVE_TOKENS)

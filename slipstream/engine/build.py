@@ -29,7 +29,7 @@ from slipstream.execution.device import resolve_device, resolve_dtype
 from slipstream.models.loading import ModelSource, open_model
 from slipstream.request import RequestError
 from slipstream.sampling.sampler import check_sampling
-from slipstream.scheduler.layouts import LAYOUTS, NO_LAYOUT
+from slipstream.scheduler.layouts import layout_for
 from slipstream.scheduler.scheduler import Scheduler
 from slipstream.scheduler.stopping import TokenStopChecker
 from slipstream.speculation.registry import build_drafter
@@ -66,7 +66,7 @@ def build_engine(
     device = resolve_device(settings.model.device)
     drafter = build_drafter(settings.speculative)
     source = open_model(settings.model.model, progress=progress)
-    layout = NO_LAYOUT if settings.speculative is None else LAYOUTS[settings.speculative.layout_name]
+    layout = layout_for(settings.speculative)
     resolution = resolve_settings(settings, model_facts(source, settings, device), layout)
     resolution = dataclasses.replace(resolution, report=(*_model_rows(settings, source, device), *resolution.report))
     if announce is not None:

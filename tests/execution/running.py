@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import driver
 from models.tiny_models import write_tiny_hf_model
 
 from slipstream.config import ModelSettings, SchedulerConfig
@@ -15,7 +17,6 @@ from slipstream.models.loading import open_model
 from slipstream.request import Request, RequestOutput, SamplingParams
 from slipstream.scheduler.protocol import Drafter, StepPlan, StepResult
 from slipstream.scheduler.scheduler import Scheduler
-from slipstream.simulation.invariants import InvariantChecker
 
 VOCAB_SIZE = 267  # of the tiny tokenizer
 
@@ -42,21 +43,29 @@ def tiny_executor(
 
 @dataclass
 class Run:
-    """What came of a run.
-
-    Attributes:
-        texts: output ids by request.
-        plans, results: every step.
-    """
+    """What came of a run: the driver's record, by request."""
 
     scheduler: Scheduler
-    outputs: dict[str, list[RequestOutput]] = field(default_factory=dict)
-    plans: list[StepPlan] = field(default_factory=list)
-    results: list[StepResult] = field(default_factory=list)
+    driven: driver.Run
 
     @property
     def texts(self) -> dict[str, list[int]]:
-        return {name: [t for output in outputs for t in output.new_token_ids] for name, outputs in self.outputs.items()}
+        return self.driven.token_ids
+
+    @property
+    def outputs(self) -> dict[str, list[RequestOutput]]:
+        by_request: dict[str, list[RequestOutput]] = {}
+        for output in self.driven.outputs:
+            by_request.setdefault(output.request_id, []).append(output)
+        return by_request
+
+    @property
+    def plans(self) -> list[StepPlan]:
+        return self.driven.plans
+
+    @property
+    def results(self) -> list[StepResult]:
+        return self.driven.results
 
     @property
     def num_verified(self) -> int:
@@ -67,28 +76,9 @@ class Run:
         return self.scheduler.statistics.num_accepted_tokens
 
 
-def scheduler_config(
-    *,
-    k: int = 0,
-    max_num_batched_tokens: int = 64,
-    max_num_seqs: int = 8,
-    num_kv_blocks: int = 64,
-    block_size: int = 16,
-    enable_prefix_caching: bool = True,
-    max_model_len: int = 256,
-    layout_name: str = "ngram",
-) -> SchedulerConfig:
-    return SchedulerConfig(
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
-        block_size=block_size,
-        num_kv_blocks=num_kv_blocks,
-        enable_prefix_caching=enable_prefix_caching,
-        layout_name=layout_name,
-        num_speculative_tokens=k,
-        draft_capacity=max_num_seqs * (k + 1) + max_num_batched_tokens,
-    )
+def scheduler_config(*, k: int = 0, num_kv_blocks: int = 64, **other: Any) -> SchedulerConfig:
+    """The driver's small defaults; D always suffices."""
+    return driver.make_config(num_speculative_tokens=k, num_kv_blocks=num_kv_blocks, **other)
 
 
 def run(
@@ -98,33 +88,11 @@ def run(
     *,
     lag: int = 0,
     before_step: Callable[[int, Scheduler], None] | None = None,
-    max_steps: int = 5000,
 ) -> Run:
     """Serve all requests to their end; the invariants are checked at every step."""
     scheduler = Scheduler(config)
-    checker = InvariantChecker(scheduler)
-    done = Run(scheduler)
-    for request in requests:
-        scheduler.add_request(request)
-        done.outputs[request.request_id] = []
-    in_flight: list[tuple[StepPlan, StepResult]] = []
-    for step in range(max_steps):
-        if not scheduler.has_work() and not in_flight:
-            return done
-        if before_step is not None:
-            before_step(step, scheduler)
-        plan = scheduler.schedule(float(step))
-        if plan.requests:
-            checker.check_plan(plan)
-            result = executor.execute(plan)
-            done.plans.append(plan)
-            done.results.append(result)
-            in_flight.append((plan, result))
-        if in_flight and (len(in_flight) > lag or not plan.requests):
-            for output in scheduler.commit(*in_flight.pop(0)):
-                done.outputs[output.request_id].append(output)
-            checker.check_pool()
-    raise AssertionError(f"not done after {max_steps} steps")
+    notify = None if before_step is None else (lambda step: before_step(step, scheduler))
+    return Run(scheduler, driver.drive(scheduler, executor, requests, lag=lag, before_step=notify))
 
 
 def request(name: str, prompt: Sequence[int], *, seed: int = 1, eos: Sequence[int] = (), **sampling: object) -> Request:

@@ -123,7 +123,6 @@ def test_requests_side_by_side_share_nothing_and_release_forgets() -> None:
 
 def test_registry() -> None:
     assert build_drafter(None) is None
-    assert build_drafter(SpeculativeSettings(method="ngram", num_speculative_tokens=0)) is None
     drafter = build_drafter(SpeculativeSettings(method="ngram", prompt_lookup_min=1, prompt_lookup_max=1))
     assert drafter is not None and drafter.layout.method == "ngram"
     assert drafter.propose([draft_request([4, 5, 4])])[0].token_ids == [5, 4, 5, 4]
