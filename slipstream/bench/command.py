@@ -48,9 +48,11 @@ from slipstream.request import RequestError, SamplingParams
 
 # The public result's shape at one eighth: B = 512, S = 64 there.
 COMPARE_VARY = "draft_budget=shared,separate"
+# Without batch-invariant arithmetic near-ties fall to either side as batches differ, and so do the texts.
 COMPARE_DEFAULTS: dict[str, Any] = {
     "max_num_batched_tokens": 64,
     "max_num_seqs": 8,
+    "batch_invariant": True,
 }
 COMPARE_SPECULATIVE = '{"method": "forced", "layout": "dspark", "num_speculative_tokens": 5, "acceptance_length": 4.72}'
 COMPARE_PROMPTS, COMPARE_INPUT_LEN, COMPARE_OUTPUT_LEN, COMPARE_REPEATS = 32, 32, 128, 3

@@ -14,9 +14,10 @@ from slipstream.bench.metrics import BenchResult, summarize
 from slipstream.bench.records import RequestRecord, RunRecord
 from slipstream.bench.systems import SystemFactory
 from slipstream.bench.variation import Variation
-from slipstream.config import Settings
+from slipstream.config import SchedulerSettings, Settings
 
 NUM_WARMUP_REQUESTS = 2
+PLAIN_PASS_SEATS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,8 @@ def run_comparison(
                 for record in run.requests
                 if forced and list(texts[choice_id_of(record.index)].token_ids) != record.token_ids
             }
+    for system in systems:
+        system.engine.close()
     notes = [FORCED_NOTE] if forced else []
     if left_plain:
         notes.append(
@@ -157,10 +160,11 @@ def run_comparison(
 def plain_texts(
     factory: SystemFactory, base: Settings, workload: Sequence[BenchRequest], on_tokens: Callable[[int], None]
 ) -> KnownTexts:
-    """Every request's text without speculation, by the id that drafters see."""
-    system = factory.build(replace(base, speculative=None), {}, 0)
+    """Every request's text without speculation, by the id that drafters see; runs in its own, larger batches."""
+    seats = min(len(workload), PLAIN_PASS_SEATS)
+    scheduler = SchedulerSettings(max_num_seqs=seats, max_num_batched_tokens=4 * seats)
+    system = factory.build(replace(base, speculative=None, scheduler=scheduler), {}, 0)
     run = InProcessLoad(system.engine, system.recorder, on_tokens=on_tokens).run(workload, all_at_once(len(workload)))
-    system.engine.close()
     return {choice_id_of(record.index): KnownText(record.index, record.token_ids) for record in run.requests}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from slipstream.bench.forced import KnownTexts, forced_drafter
 from slipstream.bench.systems import System, recorded
-from slipstream.config import ModelFacts, ModelSettings, Settings, check_settings, resolve_settings
-from slipstream.execution.build import build_decoder, model_kv_bytes_per_token
+from slipstream.config import ModelSettings, Settings, check_settings, resolve_settings
+from slipstream.engine.build import model_facts
+from slipstream.execution.build import build_decoder
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.decoder import Decoder
 from slipstream.models.loading import open_model
@@ -59,12 +58,7 @@ class ModelFactory:
         decoder = self._decoder()
         drafter = forced_drafter(settings, texts, self.vocab_size, luck_seed) or build_drafter(settings.speculative)
         layout = NO_LAYOUT if settings.speculative is None else LAYOUTS[settings.speculative.layout_name]
-        facts = ModelFacts(
-            max_position=self._source.config.max_position,
-            kv_bytes_per_token=model_kv_bytes_per_token(self._source.config, decoder.dtype),
-            device_type=decoder.device.type,
-            memory_bytes=_free_memory(decoder.device),
-        )
+        facts = model_facts(self._source, settings, decoder.device)
         config = resolve_settings(settings, facts, layout).scheduler
         executor = TorchExecutor(
             decoder, num_kv_blocks=config.num_kv_blocks, block_size=config.block_size, drafter=drafter
@@ -75,9 +69,3 @@ class ModelFactory:
         if self._loaded is None:
             self._loaded = build_decoder(self._source, self._settings)
         return self._loaded
-
-
-def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -29,7 +29,7 @@ def print_result(
     console: Console, title: str, result: BenchResult, *, is_synthetic: bool = False, notes: Sequence[str] = ()
 ) -> None:
     """One run as a table; acceptance on synthetic prompts is refused a verdict."""
-    console.print(title, highlight=False)
+    console.print(title, highlight=False, soft_wrap=True)
     table = Table(show_header=True, header_style="bold")
     for name in ("", "mean", "median", "p90", "p99"):
         table.add_column(name, justify="left" if not name else "right")
@@ -46,14 +46,16 @@ def print_result(
     table.add_section()
     for label, text in _single_values(result):
         table.add_row(label, text)
-    if result.acceptance is not None:
+    if result.acceptance is not None and not is_synthetic:
         table.add_section()
-        for label, text in acceptance_rows(result.acceptance, is_synthetic):
+        for label, text in acceptance_rows(result.acceptance):
             table.add_row(label, text)
     console.print(table)
     _print_failures(console, [result])
+    if result.acceptance is not None and is_synthetic:
+        console.print(SYNTHETIC_NOTE)
     for note in notes:
-        console.print(f"[yellow]{note}[/yellow]")
+        console.print(note, soft_wrap=True)
 
 
 def _cells(values: Distribution) -> list[str]:
@@ -84,12 +86,10 @@ def _single_values(result: BenchResult) -> list[tuple[str, str]]:
     return rows
 
 
-def acceptance_rows(acceptance: Acceptance, is_synthetic: bool) -> list[tuple[str, str]]:
-    """The lines on drafts; only the refusal where prompts are synthetic."""
+def acceptance_rows(acceptance: Acceptance) -> list[tuple[str, str]]:
+    """The lines on drafts."""
     if not acceptance.verified:
         return [("drafts", "none verified")]
-    if is_synthetic:
-        return [("drafts", SYNTHETIC_NOTE)]
     counts = (acceptance.drafted, acceptance.verified, acceptance.accepted)
     rows = [
         ("drafted, verified, accepted", ", ".join(str(count) for count in counts)),
@@ -165,7 +165,7 @@ FIGURES = (
 def print_comparison(console: Console, title: str, comparison: Comparison) -> None:
     """Medians over repeats, ratios to the first variant, and whether the text was the same."""
     values = comparison.variation.values
-    console.print(title, highlight=False)
+    console.print(title, highlight=False, soft_wrap=True)
     table = Table(header_style="bold")
     table.add_column(comparison.variation.name)
     for value in values:
@@ -184,12 +184,13 @@ def print_comparison(console: Console, title: str, comparison: Comparison) -> No
         console.print(f"medians over {len(comparison.results[0])} interleaved runs of each")
     _print_failures(console, [result for results in comparison.results for result in results])
     for note in comparison.notes:
-        console.print(note)
+        console.print(note, soft_wrap=True)
     console.print(f"same text: {'yes' if comparison.same_text else '[red]no[/red]'}")
     for difference in comparison.differences[:MAX_DIFFERENCES_SHOWN]:
         console.print(
             f"  {comparison.variation.name}={difference.value}, run {difference.repeat + 1}: request "
-            f"{difference.index} differs from output token {difference.position} on"
+            f"{difference.index} differs from output token {difference.position} on",
+            soft_wrap=True,
         )
     if len(comparison.differences) > MAX_DIFFERENCES_SHOWN:
         console.print(f"  … and {len(comparison.differences) - MAX_DIFFERENCES_SHOWN} more")
@@ -198,7 +199,7 @@ def print_comparison(console: Console, title: str, comparison: Comparison) -> No
 def _print_failures(console: Console, results: Sequence[BenchResult]) -> None:
     errors = [(message, count) for result in results for message, count in result.failures.items()]
     for message, count in errors[:MAX_ERRORS_SHOWN]:
-        console.print(f"[red]{count} failed:[/red] {message}", highlight=False)
+        console.print(f"[red]{count} failed:[/red] {message}", highlight=False, soft_wrap=True)
     if len(errors) > MAX_ERRORS_SHOWN:
         console.print(f"[red]… and {len(errors) - MAX_ERRORS_SHOWN} other errors[/red]")
 
