@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slipstream.config import SettingError
+
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
@@ -37,7 +39,7 @@ def all_at_once(num_requests: int) -> Arrivals:
 def closed_loop(num_requests: int, concurrency: int) -> Arrivals:
     """`concurrency` users, each of whom sends the next request when the last one was answered."""
     if concurrency < 1:
-        raise ValueError(f"--concurrency must be at least 1, got {concurrency}")
+        raise SettingError(f"--concurrency must be at least 1, got {concurrency}")
     return Arrivals(f"closed loop, concurrency {concurrency}", [0.0] * num_requests, concurrency)
 
 
@@ -54,9 +56,9 @@ def open_loop(num_requests: int, rate: float, burstiness: float = 1.0, seed: int
         seed: same seed, same times.
     """
     if not (rate > 0 and math.isfinite(rate)):
-        raise ValueError(f"--request-rate must be a positive number of requests per second, got {rate}")
+        raise SettingError(f"--request-rate must be a positive number of requests per second, got {rate}")
     if not burstiness > 0:
-        raise ValueError(f"--burstiness must be greater than 0, got {burstiness}; 1 is a Poisson process")
+        raise SettingError(f"--burstiness must be greater than 0, got {burstiness}; 1 is a Poisson process")
     if math.isinf(burstiness):
         gaps = np.full(num_requests, 1.0 / rate)
     else:
@@ -69,7 +71,7 @@ def choose_arrivals(
 ) -> Arrivals:
     """From the command's options; a rate with a concurrency limit would be neither loop, so it is refused."""
     if concurrency is not None and rate is not None:
-        raise ValueError(
+        raise SettingError(
             f"--concurrency {concurrency} and --request-rate {rate:g} exclude each other: a limit on requests in "
             "flight would hold arrivals back and hide the queue; give one of them"
         )

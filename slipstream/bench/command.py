@@ -57,7 +57,7 @@ COMPARE_DEFAULTS: dict[str, Any] = {
 COMPARE_SPECULATIVE = '{"method": "forced", "layout": "dspark", "num_speculative_tokens": 5, "acceptance_length": 4.72}'
 COMPARE_PROMPTS, COMPARE_INPUT_LEN, COMPARE_OUTPUT_LEN, COMPARE_REPEATS = 32, 32, 128, 3
 
-_REFUSALS = (SettingError, DatasetError, TargetError, ModelLoadError, RequestError, ValueError)
+_REFUSALS = (SettingError, DatasetError, TargetError, ModelLoadError, RequestError)
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +114,7 @@ def _guarded(command: Any, args: argparse.Namespace) -> int:
 
 
 def _run_bench(args: argparse.Namespace) -> int:
-    _check_counts(args, "num_prompts", "output_len")
+    _check_arguments(args, "num_prompts", "output_len")
     arrivals = choose_arrivals(args.num_prompts, args.concurrency, args.request_rate, args.burstiness, args.seed)
     notes = []
     if args.base_url is None:
@@ -227,7 +227,7 @@ def _refuse_engine_flags(args: argparse.Namespace) -> None:
 
 
 def _run_compare(args: argparse.Namespace) -> int:
-    _check_counts(args, "num_prompts", "output_len", "repeats")
+    _check_arguments(args, "num_prompts", "output_len", "repeats")
     if args.input_len is None and args.dataset in ("built-in", "random"):
         args.input_len = COMPARE_INPUT_LEN
     base = engine_settings(args, COMPARE_DEFAULTS, COMPARE_SPECULATIVE)
@@ -285,10 +285,12 @@ def _settings_line(settings: Settings) -> str:
 # -- shared --------------------------------------------------------------------------------------------------------
 
 
-def _check_counts(args: argparse.Namespace, *names: str) -> None:
+def _check_arguments(args: argparse.Namespace, *names: str) -> None:
     for name in names:
         if getattr(args, name) < 1:
             raise SettingError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    if args.output_json and not Path(args.output_json).parent.is_dir():
+        raise SettingError(f"--output-json {args.output_json}: there is no directory {Path(args.output_json).parent}")
 
 
 def _factory(args: argparse.Namespace, settings: Settings) -> SystemFactory:

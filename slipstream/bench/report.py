@@ -18,6 +18,7 @@ from slipstream.bench.metrics import BenchResult, Distribution
 
 MAX_ERRORS_SHOWN = 5
 MAX_DIFFERENCES_SHOWN = 5
+UNKNOWN = "–"
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -32,7 +33,7 @@ def print_result(
     console.print(title, highlight=False, soft_wrap=True)
     table = Table(show_header=True, header_style="bold")
     for name in ("", "mean", "median", "p90", "p99"):
-        table.add_column(name, justify="left" if not name else "right")
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for label, values in (
         ("TTFT (ms)", result.ttft_ms),
         ("TPOT (ms)", result.tpot_ms),
@@ -87,20 +88,19 @@ def _single_values(result: BenchResult) -> list[tuple[str, str]]:
 
 
 def acceptance_rows(acceptance: Acceptance) -> list[tuple[str, str]]:
-    """The lines on drafts."""
+    """The lines on drafts; *length* is tokens of a step, accepted drafts and the target's own token."""
     if not acceptance.verified:
         return [("drafts", "none verified")]
     counts = (acceptance.drafted, acceptance.verified, acceptance.accepted)
     rows = [
-        ("drafted, verified, accepted", ", ".join(str(count) for count in counts)),
+        ("drafted/verified/accepted", " / ".join(str(count) for count in counts)),
         ("accepted of verified", f"{acceptance.rate:.1%}"),
-        ("acceptance length, steps with drafts", _number(acceptance.mean_length)),
-        ("tokens per decode step, all steps", _number(acceptance.tokens_per_decode_step)),
+        ("length, steps with drafts", _number(acceptance.mean_length)),
+        ("length, most drafts", _number(acceptance.mean_length_full)),
+        ("tokens per decode step", _number(acceptance.tokens_per_decode_step)),
         ("accepted by position", " ".join(f"{rate:.2f}" for rate in acceptance.rate_by_position)),
     ]
-    if acceptance.mean_length_full is not None:
-        rows.insert(3, ("acceptance length, steps with most drafts", _number(acceptance.mean_length_full)))
-    return rows
+    return [(label, text) for label, text in rows if text != UNKNOWN]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +206,15 @@ def _print_failures(console: Console, results: Sequence[BenchResult]) -> None:
 
 def _number(value: float | None) -> str:
     if value is None:
-        return "–"
+        return UNKNOWN
     if float(value).is_integer() and abs(value) < 1e6:
         return f"{value:.0f}"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
+    return UNKNOWN if value is None else f"{value:.0%}"
 
 
 def _ratio(value: float | None, base: float | None) -> str:
-    return "–" if value is None or not base else f"{value / base:.2f}"
+    return UNKNOWN if value is None or not base else f"{value / base:.2f}"

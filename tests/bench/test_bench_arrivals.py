@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from slipstream.bench.arrivals import all_at_once, choose_arrivals, closed_loop, open_loop
+from slipstream.config import SettingError
 
 
 @pytest.mark.parametrize(("burstiness", "variation"), [(1.0, 1.0), (0.25, 2.0), (4.0, 0.5), (math.inf, 0.0)])
@@ -41,5 +42,5 @@ def test_closed_loop_and_all_at_once() -> None:
     ],
 )
 def test_bad_options_are_refused_by_name(options: dict[str, float], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(SettingError, match=named):
         choose_arrivals(4, **({"burstiness": 1.0, "seed": 0} | options))  # type: ignore[arg-type]

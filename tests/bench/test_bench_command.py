@@ -71,6 +71,18 @@ def test_compare_returns_1_when_texts_differ(
     assert "left the text of the plain pass" in shown
 
 
+@pytest.mark.model
+def test_compare_on_the_embedded_model_gives_the_same_text(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    sizes = ["--num-prompts", "6", "--input-len", "12", "--output-len", "20", "--repeats", "1", "--num-threads", "1"]
+    assert compare(*sizes, "--max-num-batched-tokens", "40", "--max-num-seqs", "5", "--output-json", str(path)) == 0
+    value = json.loads(path.read_text())
+    assert value["requests_that_left_the_plain_text"] == 0
+    for (run,) in value["runs"].values():
+        assert run["spec_decode_verified_tokens"] > 0
+        assert run["total_output_tokens"] == 6 * 20
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -82,6 +94,7 @@ def test_compare_returns_1_when_texts_differ(
         (["--max-num-seqs", "many"], "max_num_seqs: expected a number"),
         (["--max-num-seqs", "100"], "--max-num-batched-tokens 64"),
         (["--dataset", "/nowhere.jsonl"], "cannot read prompts"),
+        (["--output-json", "/nowhere/at/all.json"], "no directory /nowhere/at"),
         (["--concurrency", "2", "--request-rate", "1"], "exclude each other"),
         (["--speculative-config", FORCED.replace("3.0", "9.0")], "nearest is 6"),
         (["--speculative-config", FORCED.replace("dspark", "dspork")], "'dspork'"),
