@@ -163,6 +163,7 @@ class Request:
         num_cached_tokens: how many of the prompt's tokens the prefix cache gave at the first admission.
         epoch: grows at each preemption; a result of an older epoch is stale.
         in_flight_rows, in_flight_emits: target rows and emitting steps scheduled and not committed yet (lag 1).
+        is_prefilling: known tokens are still to be planned; False from the chunk on that emits.
         block_ids: block table. block_hashes: chain hashes of its full blocks, as far as known.
         num_hashed_blocks: blocks of the table already offered to the prefix cache.
         num_planned_blocks: blocks of the table already named in a plan, so that the executor knows them.
@@ -183,6 +184,7 @@ class Request:
         "first_scheduled_time",
         "in_flight_emits",
         "in_flight_rows",
+        "is_prefilling",
         "max_total_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -236,6 +238,7 @@ class Request:
         self.epoch = 0
         self.in_flight_rows = 0
         self.in_flight_emits = 0
+        self.is_prefilling = True
         self.block_ids: list[int] = []
         self.block_hashes: list[bytes] = []
         self.num_hashed_blocks = 0

@@ -26,10 +26,10 @@ class SeparateBudget:
         decodes: list[Decode] = []
         prefills: list[Request] = []
         for request in step.running:
-            start = request.num_computed_tokens + request.in_flight_rows
-            if len(request.token_ids) - start > 1:
+            if request.is_prefilling:
                 prefills.append(request)
                 continue
+            start = request.num_computed_tokens + request.in_flight_rows
             room = step.room_of(request, start)
             if room > 0:
                 decodes.append((request, start, room))

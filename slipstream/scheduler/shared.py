@@ -33,10 +33,10 @@ class SharedBudget:
     def _grant(step: StepBuilder, request: Request, most: int, slots: int) -> int:
         """Enter the request with at most `most` rows; gives what it costs."""
         start = request.num_computed_tokens + request.in_flight_rows
-        known = len(request.token_ids)
-        if known - start > 1:
+        if request.is_prefilling:
+            num_left = len(request.token_ids) - start
             # The pass that carries rows is bounded by B through the reservation, so D plays no part here.
-            granted = step.grant_prompt(request, start, min(known - start, most), step.config.draft_capacity)
+            granted = step.grant_prompt(request, start, min(num_left, most), step.config.draft_capacity)
             return 0 if granted is None else granted[0] + slots
         room = step.room_of(request, start)
         if room <= 0:

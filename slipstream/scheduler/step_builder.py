@@ -159,6 +159,7 @@ class StepBuilder:
             request.first_scheduled_time = self.now
             request.num_cached_tokens = request.num_computed_tokens
         request.status = RequestStatus.RUNNING
+        request.is_prefilling = True
         self.running.append(request)
         self.new_requests.append(
             NewRequest(
@@ -225,6 +226,7 @@ class StepBuilder:
         )
         request.in_flight_rows += num_rows
         request.in_flight_emits += int(emits)
+        request.is_prefilling = not emits
         request.draft_handle = self.step if num_draft else -1
         request.num_draft_tokens = num_draft
 

@@ -55,7 +55,7 @@ class InvariantChecker:
         extra_rows = plan.num_verify_rows + plan.num_prefill_rows
         for request in self._scheduler.running:
             start = request.num_computed_tokens + request.in_flight_rows
-            is_decode = len(request.token_ids) - start <= 1 and request.request_id not in planned
+            is_decode = not request.is_prefilling and request.request_id not in planned
             may_run = (
                 start < request.max_total_tokens
                 and len(request.token_ids) + request.in_flight_emits < request.max_total_tokens
