@@ -28,6 +28,7 @@ class RequestState:
         token_ids: prompt and committed output; the last one is the anchor once the prompt is computed.
         num_computed_tokens: tokens whose KV is in `block_ids`.
         draft_handle, draft_token_ids: drafts at hand and the step that made them.
+        saw_stop: a stop token stands somewhere in the output, perhaps not at its end: a step goes on past it.
     """
 
     request_id: str
@@ -43,6 +44,7 @@ class RequestState:
     block_ids: list[int] = field(default_factory=list)
     draft_handle: int = -1
     draft_token_ids: list[int] = field(default_factory=list)
+    saw_stop: bool = False
 
     @classmethod
     def from_new(cls, new: NewRequest) -> RequestState:
@@ -58,12 +60,19 @@ class RequestState:
             new.stop_token_ids,
         )
 
+    def append(self, token_ids: list[int]) -> None:
+        """Take in emitted tokens, and see whether one of them stops the request."""
+        if not self.stop_token_ids.isdisjoint(token_ids):
+            first = len(self.token_ids) - self.num_prompt_tokens
+            self.saw_stop |= any(
+                token in self.stop_token_ids and position >= self.sampling.min_tokens
+                for position, token in enumerate(token_ids, start=first)
+            )
+        self.token_ids.extend(token_ids)
+
     def has_ended(self) -> bool:
-        """Whether its last token ends it for certain; the scheduler judges too, and knows more (stop strings)."""
-        num_output = len(self.token_ids) - self.num_prompt_tokens
-        if len(self.token_ids) >= self.max_total_tokens:
-            return True
-        return num_output > self.sampling.min_tokens and self.token_ids[-1] in self.stop_token_ids
+        """Whether it has ended for certain; the scheduler judges too, and knows more (stop strings)."""
+        return self.saw_stop or len(self.token_ids) >= self.max_total_tokens
 
 
 @dataclass(slots=True)
@@ -157,7 +166,7 @@ class ExecutorState:
             entries = sampled.logprobs[first : first + accepted + 1]
             result.logprobs = [entry for entry in entries if entry is not None]
         state.num_computed_tokens = rows.first_position + len(rows.token_ids) - len(rows.draft_token_ids) + accepted
-        state.token_ids.extend(result.token_ids)
+        state.append(result.token_ids)
         return result
 
     def draft_request(self, rows: RequestRows) -> DraftRequest | None:

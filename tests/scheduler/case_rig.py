@@ -13,9 +13,20 @@ from driver import Run, drive, make_config
 from slipstream.config import SchedulerConfig
 from slipstream.request import Request
 from slipstream.sampling.sampler import Sampler
+from slipstream.scheduler.executor_state import RequestRows
 from slipstream.scheduler.layouts import LAYOUTS
-from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens, SampleRow, StepPlan, StepResult
+from slipstream.scheduler.protocol import (
+    DraftBlock,
+    Drafter,
+    DraftRequest,
+    RequestResult,
+    SampledTokens,
+    SampleRow,
+    StepPlan,
+    StepResult,
+)
 from slipstream.scheduler.scheduler import Scheduler
+from slipstream.scheduler.step_builder import StepBuilder
 from slipstream.simulation.drafters import ConstantDrafter, ScriptedDrafter, half, oracle, predict_with, ragged, wrong
 from slipstream.simulation.scripted import (
     HashedLogits,
@@ -175,3 +186,62 @@ class CountingExecutor:
         return StepResult(
             plan.step, results, num_target_rows=plan.num_target_rows, num_draft_query_rows=plan.num_draft_query_rows
         )
+
+
+class ContextExecutor(ScriptedExecutor):
+    """Notes the drafter's KV as it stands before each draft of each request, and the drafts made from it.
+
+    Attributes:
+        contexts: request id -> per draft pass, the tokens whose drafter KV precedes the anchor.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.contexts: dict[str, list[list[int]]] = {}
+
+    def _check_draft_kv(self, rows: RequestRows, num_slots: int) -> None:
+        state = rows.state
+        slots = self._slots(state.block_ids, np.arange(len(state.token_ids) - 1))
+        self.contexts.setdefault(state.request_id, []).append(self._draft_kv[slots].tolist())
+        super()._check_draft_kv(rows, num_slots)
+
+
+class NotingDrafter:
+    """Passes on what another drafter gives, and keeps requests and drafts.
+
+    Attributes:
+        asked: request id -> per call (known tokens, drafts wanted). drafts: request id -> per call the drafts.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.layout = drafter.layout
+        self.asked: dict[str, list[tuple[list[int], int]]] = {}
+        self.drafts: dict[str, list[list[int]]] = {}
+        self._drafter = drafter
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
+        blocks = self._drafter.propose(requests)
+        for request, block in zip(requests, blocks, strict=True):
+            known = (list(request.token_ids), request.num_draft_tokens)
+            self.asked.setdefault(request.request_id, []).append(known)
+            self.drafts.setdefault(request.request_id, []).append(list(block.token_ids))
+        return blocks
+
+    def release(self, request_id: str) -> None:
+        self._drafter.release(request_id)
+
+
+class Preempting:
+    """Budget rules that first take the blocks of chosen requests, as a pool that ran dry would."""
+
+    def __init__(self, rig: Rig, victims: Callable[[Request, int], bool]) -> None:
+        """`victims(request, step)`: whether a running request loses its blocks in this step."""
+        self._budget = rig.scheduler._budget
+        self._victims = victims
+        rig.scheduler._budget = self  # type: ignore[assignment]
+
+    def fill(self, step: StepBuilder) -> None:
+        for request in list(step.running):
+            if self._victims(request, step.step):
+                step.preempt(request)
+        self._budget.fill(step)
