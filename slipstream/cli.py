@@ -28,6 +28,7 @@ _ENGINE_FLAGS: tuple[tuple[str, type, str, str], ...] = (
     ("--kv-cache-memory-bytes", int, "N", "memory for KV"),
     ("--draft-capacity", int, "N", "rows of one pass of the drafter (default: what its method needs)"),
     ("--min-prefill-tokens", int, "N", "rows that waiting prompts get before drafts (default: an eighth)"),
+    ("--long-prefill-token-threshold", int, "N", "prompt rows of one request in a step at most; 0 is no limit"),
     ("--priority-ageing-s", float, "S", "seconds of waiting that count as one priority step (default: 30)"),
     ("--num-threads", int, "N", "CPU threads (default: all cores)"),
     ("--device", str, "NAME", "auto, cpu or cuda (default: auto)"),
@@ -204,15 +205,11 @@ def _serve(args: argparse.Namespace) -> int | None:
         raise SettingError(f"--stuck-step-s must be above 0, got {args.stuck_step_s}")
     _check(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    from slipstream.models.config import ModelLoadError
     from slipstream.server.serve import serve
 
-    try:
-        serve(settings, host=args.host, port=args.port, seed=args.seed, stuck_step_s=args.stuck_step_s)
-    except ModelLoadError as error:
-        print(f"slipstream: {error}", file=sys.stderr)
-        return BAD_USAGE
-    return None
+    return _explaining(
+        lambda: serve(settings, host=args.host, port=args.port, seed=args.seed, stuck_step_s=args.stuck_step_s)
+    )
 
 
 def _generate(args: argparse.Namespace) -> int | None:
@@ -227,14 +224,25 @@ def _generate(args: argparse.Namespace) -> int | None:
         raise SettingError("--system needs the chat template; leave out --raw")
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     from slipstream.engine.generate_command import generate
+
+    return _explaining(lambda: generate(settings, prompt, sampling, raw=args.raw, system=args.system))
+
+
+def _explaining(run: Callable[[], None]) -> int:
+    """Run what loads a model; its expected failures become one line each."""
+    from slipstream.engine.engine import EngineDeadError
+    from slipstream.engine.llm import GenerationError
     from slipstream.models.config import ModelLoadError
 
     try:
-        generate(settings, prompt, sampling, raw=args.raw, system=args.system)
+        run()
     except ModelLoadError as error:
         print(f"slipstream: {error}", file=sys.stderr)
         return BAD_USAGE
-    return None
+    except (GenerationError, EngineDeadError) as error:
+        print(f"slipstream: {error}", file=sys.stderr)
+        return FAILED
+    return 0
 
 
 def _bench(args: argparse.Namespace) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
 
 from slipstream.config import Settings
 from slipstream.engine.build import build_engine
@@ -19,10 +18,8 @@ def generate(
     *,
     raw: bool,
     system: str | None,
-    out: TextIO = sys.stdout,
-    err: TextIO = sys.stderr,
 ) -> None:
-    """Write the answer to `out` as it is made, and what it took to `err`.
+    """Write the answer to standard output as it is made, and what it took to standard error.
 
     Args:
         raw: continue the prompt as it stands, without the chat template.
@@ -40,10 +37,10 @@ def generate(
     for delta in generation:
         if delta.finish_reason is FinishReason.ERROR:
             raise GenerationError(delta.error or "the engine failed")
-        out.write(delta.text)
-        out.flush()
-    out.write("\n")
-    err.write(summary(generation.metrics) + "\n")
+        sys.stdout.write(delta.text)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+    sys.stderr.write(summary(generation.metrics) + "\n")
 
 
 def summary(metrics: RequestMetrics) -> str:

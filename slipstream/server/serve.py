@@ -27,6 +27,7 @@ from slipstream.server.served_model import ServedModel
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_S = 5
+LOG_WIDTH = 120
 ANY_HOST = ("0.0.0.0", "::", "")
 
 
@@ -37,6 +38,8 @@ def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, 
         SettingError, ModelLoadError: before any weight is loaded.
     """
     console = Console(stderr=True)
+    if not console.is_terminal:
+        console.width = LOG_WIDTH
     listener = bind(host, port)
     with contextlib.closing(listener):
         port = listener.getsockname()[1]
@@ -47,7 +50,10 @@ def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, 
             app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_S, lifespan="on"
         )
         server = _Server(config, lambda: _print_ready(console, host, port, built.served_name))
-        server.run(sockets=[listener])
+        try:
+            server.run(sockets=[listener])
+        except OSError as error:  # another process began to listen while this one loaded
+            raise _not_free(host, port, error) from None
     if not server.started:
         raise SettingError("the server could not start; see the log above")
 
@@ -85,11 +91,15 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        raise SettingError(
-            f"--host {host} --port {port} cannot be listened on: {error}. "
-            "Stop what uses it, or choose another --port (0 takes any free one)"
-        ) from None
+        raise _not_free(host, port, error) from None
     return listener
+
+
+def _not_free(host: str, port: int, error: Exception) -> SettingError:
+    return SettingError(
+        f"--host {host} --port {port} cannot be listened on: {error}. "
+        "Stop what uses it, or choose another --port (0 takes any free one)"
+    )
 
 
 def speculation_line(resolution: Resolution) -> str:

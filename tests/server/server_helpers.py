@@ -1,0 +1,87 @@
+"""A real server on an ephemeral port, in front of the scripted target."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+import pytest
+import uvicorn
+from engine_helpers import TEMPLATE, TOKENIZER, VOCABULARY, make_engine
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from slipstream.engine.async_engine import AsyncEngine
+from slipstream.engine.engine import Engine
+from slipstream.engine.statistics_log import StatisticsLog
+from slipstream.server.app import create_app
+from slipstream.server.metrics import EngineCollector, ServerMetrics
+from slipstream.server.serve import bind
+from slipstream.server.served_model import ServedModel
+
+NAME = "tiny"
+
+
+def make_test_app(engine: Engine, *, stuck_step_s: float = 60.0) -> FastAPI:
+    registry = CollectorRegistry()
+    metrics = ServerMetrics(registry, NAME, engine.scheduler.config.max_model_len)
+    registry.register(EngineCollector(engine, NAME))
+    log = StatisticsLog(engine.scheduler)
+    front = AsyncEngine(engine, VOCABULARY, listeners=(metrics, log), stuck_step_s=stuck_step_s)
+    model = ServedModel(NAME, TOKENIZER, TEMPLATE, engine.scheduler.max_request_tokens, 0)
+    return create_app(front, model, registry=registry, statistics_log=log)
+
+
+@dataclass
+class RunningServer:
+    """A server in a thread, and the engine behind it."""
+
+    url: str
+    engine: Engine
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=30, **options)
+
+    def wait_idle(self, seconds: float = 2.0) -> None:
+        """Fail unless nothing runs or waits and every block is free within `seconds`."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            load = self.engine.load
+            if not load.num_running and not load.num_waiting and not load.kv_cache_usage:
+                return
+            time.sleep(0.01)
+        pytest.fail(f"after {seconds} s: {self.engine.load}")
+
+
+Starter = Callable[..., RunningServer]
+
+
+@pytest.fixture(scope="module")
+def start_server() -> Iterator[Starter]:
+    """Starts servers; arguments are make_engine's, and `stuck_step_s`. All stop with the module."""
+    servers: list[tuple[uvicorn.Server, threading.Thread]] = []
+
+    def start(*args: Any, stuck_step_s: float = 60.0, **kwargs: Any) -> RunningServer:
+        engine = make_engine(*args, **kwargs)
+        listener = bind("127.0.0.1", 0)
+        app = make_test_app(engine, stuck_step_s=stuck_step_s)
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
+        thread.start()
+        servers.append((server, thread))
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        return RunningServer(f"http://127.0.0.1:{listener.getsockname()[1]}", engine)
+
+    yield start
+    for server, _ in servers:
+        server.should_exit = True
+    for _, thread in servers:
+        thread.join(10)
