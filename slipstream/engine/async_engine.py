@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from slipstream.engine.engine import Engine, EngineDeadError, EngineLoad
-from slipstream.engine.loop import EngineLoop, QueueInbox, start_engine_thread
+from slipstream.engine.engine import EngineDeadError, EngineLoad
+from slipstream.engine.engine_thread import EngineBackend
 from slipstream.engine.messages import Abort, Accepted, EngineDied, Event, Rejected, Shutdown, StepReport, Submission
 from slipstream.engine.output_processor import ChoiceDelta
 from slipstream.engine.request_metrics import MetricsListener, RequestMetrics
@@ -91,14 +90,14 @@ class _Prompt:
 
 
 class AsyncEngine:
-    """Owns the engine's thread; all methods belong to one asyncio loop.
+    """Owns a backend, the engine elsewhere; all methods belong to one asyncio loop.
 
-    The thread talks back through `call_soon_threadsafe`; nothing polls, and an idle engine sleeps.
+    The backend talks back through `call_soon_threadsafe`; nothing polls, and an idle engine sleeps.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        backend: EngineBackend,
         vocabulary: Vocabulary,
         *,
         listeners: Sequence[MetricsListener] = (),
@@ -106,22 +105,23 @@ class AsyncEngine:
         stuck_step_s: float = 60.0,
     ) -> None:
         """`seed` makes the seeds of unseeded requests repeatable; a step longer than `stuck_step_s` is unhealthy."""
-        self.engine = engine
         self.stuck_step_s = stuck_step_s
         self._seeds = random.Random(seed)
         self._tracker = RequestTracker(vocabulary, listeners)
         self._prompts: dict[str, _Prompt] = {}
-        self._inbox = QueueInbox()
-        self._engine_loop = EngineLoop(engine, self._inbox, self._post)
+        self._backend = backend
         self._asyncio_loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
         self._watchdog: asyncio.Task[None] | None = None
         self._death: str | None = None
         self._closing = False
 
+    def clock(self) -> float:
+        """Seconds on the engine's clock."""
+        return self._backend.clock()
+
     @property
     def load(self) -> EngineLoad:
-        return self.engine.load
+        return self._backend.load
 
     @property
     def num_unfinished(self) -> int:
@@ -130,7 +130,7 @@ class AsyncEngine:
 
     async def start(self) -> None:
         self._asyncio_loop = asyncio.get_running_loop()
-        self._thread = start_engine_thread(self._engine_loop)
+        self._backend.start(self._post)
         self._watchdog = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -140,9 +140,8 @@ class AsyncEngine:
             prompt.generation.close()
         if self._watchdog is not None:
             self._watchdog.cancel()
-        self._inbox.put(Shutdown())
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, self.stuck_step_s)
+        self._backend.put(Shutdown())
+        await asyncio.to_thread(self._backend.join, self.stuck_step_s)
 
     def health(self) -> EngineHealth:
         """Dead or stuck engines are not healthy."""
@@ -153,8 +152,8 @@ class AsyncEngine:
         stuck = self._seconds_in_step()
         if stuck > self.stuck_step_s:
             return EngineHealth(False, f"the current step has been running for {stuck:.0f} s")
-        if self._thread is None or not self._thread.is_alive():
-            return EngineHealth(False, "the engine thread is not running")
+        if not self._backend.is_alive():
+            return EngineHealth(False, "the engine is not running")
         return EngineHealth(True)
 
     async def submit(
@@ -173,7 +172,7 @@ class AsyncEngine:
         """
         if self._death is not None or self._closing:
             raise EngineDeadError(self._death or "the server is shutting down")
-        now = self.engine.clock()
+        now = self.clock()
         tracked = []
         for index, prompt in enumerate(prompts):
             seed = sampling.seed if sampling.seed is not None else self._seeds.getrandbits(63)
@@ -183,7 +182,7 @@ class AsyncEngine:
         generation = Generation(self, tracked)
         for index, request in enumerate(tracked):
             self._prompts[request.submission.request_id] = _Prompt(generation, index, request)
-            self._inbox.put(request.submission)
+            self._backend.put(request.submission)
         try:
             await generation._wait_accepted()
         except BaseException:
@@ -194,11 +193,11 @@ class AsyncEngine:
     def _abort(self, request_id: str) -> None:
         if self._prompts.pop(request_id, None) is None:
             return
-        if self._tracker.drop(request_id, self.engine.clock()):
-            self._inbox.put(Abort(request_id))
+        if self._tracker.drop(request_id, self.clock()):
+            self._backend.put(Abort(request_id))
 
     def _post(self, event: Event) -> None:
-        """Called by the engine's thread."""
+        """Called by another thread."""
         if self._asyncio_loop is not None and not self._asyncio_loop.is_closed():
             try:
                 self._asyncio_loop.call_soon_threadsafe(self._receive, event)
@@ -208,7 +207,7 @@ class AsyncEngine:
     def _receive(self, event: Event) -> None:
         match event:
             case StepReport():
-                for request_id, delta in self._tracker.read(event, self.engine.clock()):
+                for request_id, delta in self._tracker.read(event, self.clock()):
                     if (prompt := self._prompts.get(request_id)) is not None:
                         prompt.generation._put(prompt.prompt_index, delta)
             case Accepted(request_id):
@@ -225,15 +224,15 @@ class AsyncEngine:
                     prompt.generation._refuse(EngineDeadError(message))
 
     def _seconds_in_step(self) -> float:
-        started = self._engine_loop.step_started
-        return 0.0 if started is None else self.engine.clock() - started
+        started = self._backend.step_started
+        return 0.0 if started is None else self.clock() - started
 
     async def _watch(self) -> None:
         """Say once per stuck step that it is stuck."""
         reported: float | None = None
         while True:
             await asyncio.sleep(self.stuck_step_s / 4)
-            started = self._engine_loop.step_started
+            started = self._backend.step_started
             if started is not None and started != reported and self._seconds_in_step() > self.stuck_step_s:
                 reported = started
                 logger.error(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -113,10 +112,3 @@ class EngineLoop:
         logger.critical("the engine stops: %s", reason)
         self._deliver(StepReport(self._engine.fail_all(reason)))
         self._deliver(EngineDied(reason))
-
-
-def start_engine_thread(loop: EngineLoop) -> threading.Thread:
-    """Run a loop beside the caller. The thread does not keep the process alive."""
-    thread = threading.Thread(target=loop.run, name="slipstream-engine", daemon=True)
-    thread.start()
-    return thread

@@ -63,11 +63,11 @@ class StatisticsLog:
 
     async def run(self, engine: AsyncEngine) -> None:
         """Write until cancelled; quiet when nothing happened for two intervals."""
-        before = self.totals(engine.engine.clock())
+        before = self.totals(engine.clock())
         was_active = False
         while True:
             await asyncio.sleep(self._interval_s)
-            now = self.totals(engine.engine.clock())
+            now = self.totals(engine.clock())
             load = engine.load
             active = now.generation_tokens != before.generation_tokens or bool(load.num_running + load.num_waiting)
             level = logging.INFO if active or was_active else logging.DEBUG

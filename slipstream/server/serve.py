@@ -19,6 +19,7 @@ from rich.table import Table
 from slipstream.config import Resolution, SettingError, Settings
 from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.build import BuiltEngine, build_engine
+from slipstream.engine.engine_thread import EngineThread
 from slipstream.engine.statistics_log import StatisticsLog
 from slipstream.server.app import create_app
 from slipstream.server.metrics import EngineCollector, ServerMetrics
@@ -66,7 +67,11 @@ def make_app(built: BuiltEngine, *, seed: int | None = None, stuck_step_s: float
     registry.register(EngineCollector(engine, built.served_name))
     statistics_log = StatisticsLog(engine.scheduler)
     front = AsyncEngine(
-        engine, built.vocabulary, listeners=(metrics, statistics_log), seed=seed, stuck_step_s=stuck_step_s
+        EngineThread(engine),
+        built.vocabulary,
+        listeners=(metrics, statistics_log),
+        seed=seed,
+        stuck_step_s=stuck_step_s,
     )
     speculative = resolution.settings.speculative
     model = ServedModel(

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.engine import Engine
+from slipstream.engine.engine_thread import EngineThread
 from slipstream.engine.statistics_log import StatisticsLog
 from slipstream.server.app import create_app
 from slipstream.server.metrics import EngineCollector, ServerMetrics
@@ -32,7 +33,7 @@ def make_test_app(engine: Engine, *, stuck_step_s: float = 60.0) -> FastAPI:
     metrics = ServerMetrics(registry, NAME, engine.scheduler.config.max_model_len)
     registry.register(EngineCollector(engine, NAME))
     log = StatisticsLog(engine.scheduler)
-    front = AsyncEngine(engine, VOCABULARY, listeners=(metrics, log), stuck_step_s=stuck_step_s)
+    front = AsyncEngine(EngineThread(engine), VOCABULARY, listeners=(metrics, log), stuck_step_s=stuck_step_s)
     model = ServedModel(NAME, TOKENIZER, TEMPLATE, engine.scheduler.max_request_tokens, 0)
     return create_app(front, model, registry=registry, statistics_log=log)
 

@@ -110,6 +110,15 @@ def test_completion_prompts_in_all_four_shapes(server: RunningServer) -> None:
     assert several.usage.prompt_tokens == len(ids) + len(TOKENIZER.encode("other"))
 
 
+def test_P12_every_one_of_ten_requests_drafts(start_server: Starter) -> None:
+    own = start_server(num_speculative_tokens=4)
+    statistics = own.engine.scheduler.statistics
+    for seed in range(10):
+        before = statistics.num_accepted_tokens
+        own.client().completions.create(model=NAME, prompt="hello", max_tokens=12, seed=seed)
+        assert statistics.num_accepted_tokens > before
+
+
 def test_completion_default_is_16_tokens(server: RunningServer) -> None:
     answer = server.client().completions.create(model=NAME, prompt="hello")
     assert answer.usage is not None and answer.usage.completion_tokens == 16
