@@ -123,6 +123,7 @@ class Engine:
         if self.death is not None:
             raise EngineDeadError(self.death)
         begin = self.clock()
+        had_outstanding = self._outstanding is not None
         try:
             plan, outputs = self._advance(begin)
         except Exception as error:
@@ -135,7 +136,8 @@ class Engine:
                 self._finish(output.request_id)
         if self._num_failures >= MAX_CONSECUTIVE_FAILURES:
             self.death = f"the executor failed in {self._num_failures} steps in a row; see the log"
-        return StepReport(outputs, first, plan.num_target_rows, self.clock() - begin)
+        idle = not plan.requests and not had_outstanding
+        return StepReport(outputs, first, plan.num_target_rows, self.clock() - begin, idle)
 
     def fail_all(self, message: str) -> list[RequestOutput]:
         """End every unfinished choice with an error; what is left to do for a dead engine."""

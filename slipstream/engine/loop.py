@@ -69,7 +69,7 @@ class EngineLoop:
             except EngineDeadError:
                 report = None
             self.step_started = None
-            stalled = report is not None and not report.num_tokens and not report.outputs
+            stalled = report is not None and report.idle
             if report is not None and not stalled:
                 self._deliver(report)
             if engine.death is not None:

@@ -84,12 +84,14 @@ class StepReport:
         first_scheduled: (choice id, seconds on the engine's clock) of choices that ran for the first time.
         num_tokens: target rows of the step, 0 when nothing ran.
         duration_s: wall time of the step.
+        idle: nothing ran and nothing was committed.
     """
 
     outputs: list[RequestOutput]
     first_scheduled: list[tuple[str, float]] = field(default_factory=list)
     num_tokens: int = 0
     duration_s: float = 0.0
+    idle: bool = False
 
 
 Event = Accepted | Rejected | EngineDied | StepReport
