@@ -129,9 +129,9 @@ class _Resolver:
         ):
             self._note(name, value, "default" if value == default else "user", "")
         if speculative is None:
-            self._note("speculation", "off", "user", "no --speculative-config")
+            self._note("speculation", "off", "derived", "no speculative config")
         else:
-            self._note("speculation", "on", "user", f"{speculative.method}, {most} drafts per request and step at most")
+            self._note("speculation", "on", "derived", f"{speculative.method}, {most} drafts per request and step at most")
         resolved = dataclasses.replace(
             settings,
             model=dataclasses.replace(settings.model, max_model_len=max_model_len),
