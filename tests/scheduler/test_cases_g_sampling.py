@@ -168,7 +168,9 @@ def test_P13_every_depth_is_lossless(lag: int, most: int, temperature: float) ->
     ]
     plain = depth_plain(temperature)
     layouts = itertools.cycle(LAYOUTS)
-    for kind, layout_name in zip(("oracle", "half", "ragged", "wrong"), itertools.islice(layouts, most, None)):
+    for kind, layout_name in zip(
+        ("oracle", "half", "ragged", "wrong"), itertools.islice(layouts, most, None), strict=False
+    ):
         rig = make_rig(
             kind,
             sampler=SAMPLER,
