@@ -7,32 +7,17 @@ import difflib
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from slipstream import __version__
-from slipstream.config import DRAFT_BUDGETS, DTYPES, EMBEDDED_MODEL, SettingError, Settings
-from slipstream.engine.flat_settings import SPECULATIVE_CONFIG, settings_from_flat
+from slipstream.config import EMBEDDED_MODEL, SettingError, Settings
+from slipstream.engine.flags import add_engine_arguments, settings_from_args
 from slipstream.request import RequestError
 
 BAD_USAGE = 2
 FAILED = 1
 INTERRUPTED = 130
 DEFAULT_PORT = 8000
-
-# Flag, type, metavar, help. The setting has the flag's name.
-_ENGINE_FLAGS: tuple[tuple[str, type, str, str], ...] = (
-    ("--max-model-len", int, "N", "prompt and output tokens of a request at most (default: the model's limit)"),
-    ("--max-num-seqs", int, "N", "requests running at once"),
-    ("--max-num-batched-tokens", int, "N", "rows of the target model in one step"),
-    ("--block-size", int, "N", "tokens per KV block (default: 16)"),
-    ("--kv-cache-memory-bytes", int, "N", "memory for KV"),
-    ("--draft-capacity", int, "N", "rows of one pass of the drafter (default: what its method needs)"),
-    ("--min-prefill-tokens", int, "N", "rows that waiting prompts get before drafts (default: an eighth)"),
-    ("--long-prefill-token-threshold", int, "N", "prompt rows of one request in a step at most; 0 is no limit"),
-    ("--priority-ageing-s", float, "S", "seconds of waiting that count as one priority step (default: 30)"),
-    ("--num-threads", int, "N", "CPU threads (default: all cores)"),
-    ("--device", str, "NAME", "auto, cpu or cuda (default: auto)"),
-)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -75,13 +60,13 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
     serve = add("serve", "Start an OpenAI-compatible HTTP server.", _serve)
     _add_model_arguments(serve)
-    _add_engine_arguments(serve)
+    add_engine_arguments(serve)
     _add_server_arguments(serve)
     generate = add("generate", "Answer one prompt in the terminal.", _generate)
     generate.add_argument("prompt", help="the prompt; - reads it from standard input")
     _add_generate_arguments(generate)
     generate.add_argument("--model", default=EMBEDDED_MODEL, metavar="MODEL", help=_MODEL_HELP)
-    _add_engine_arguments(generate)
+    add_engine_arguments(generate)
     bench = add("bench", "Measure a server, or an engine in this process.", _bench)
     compare = add("compare", "Run the same requests under two settings and compare.", _compare)
     if command == "bench":
@@ -102,54 +87,6 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("positional_model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
     parser.add_argument("--model", metavar="MODEL", help="the same, as a flag")
     parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model")
-
-
-def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("engine")
-    for flag, kind, metavar, text in _ENGINE_FLAGS:
-        group.add_argument(flag, type=kind, metavar=metavar, help=text, default=argparse.SUPPRESS)
-    group.add_argument(
-        "--num-kv-blocks",
-        "--num-gpu-blocks-override",
-        type=int,
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="size of the KV pool in blocks (default: from memory)",
-    )
-    group.add_argument(
-        "--dtype", choices=DTYPES, default=argparse.SUPPRESS, help="number format of weights and KV (default: auto)"
-    )
-    group.add_argument(
-        "--enable-prefix-caching",
-        action=argparse.BooleanOptionalAction,
-        default=argparse.SUPPRESS,
-        help="share KV of equal prompt beginnings (default: on)",
-    )
-    group.add_argument(
-        "--draft-budget",
-        choices=DRAFT_BUDGETS,
-        default=argparse.SUPPRESS,
-        help="whether drafts have rows of their own or take the target's (default: separate)",
-    )
-    group.add_argument(
-        "--batch-invariant",
-        action=argparse.BooleanOptionalAction,
-        default=argparse.SUPPRESS,
-        help="results never depend on what else is in the batch; slower (default: off)",
-    )
-    group.add_argument(
-        "--commit-lag",
-        type=int,
-        choices=(0, 1),
-        default=argparse.SUPPRESS,
-        help="1 plans a step while the one before runs (default: 0)",
-    )
-    group.add_argument(
-        "--speculative-config",
-        metavar="JSON",
-        default=argparse.SUPPRESS,
-        help='for example \'{"method": "ngram", "num_speculative_tokens": 5}\' (the default), or none',
-    )
 
 
 def _add_server_arguments(parser: argparse.ArgumentParser) -> None:
@@ -184,21 +121,11 @@ def _add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
 
 
-def _settings(args: argparse.Namespace, model: str) -> Settings:
-    """The tree from flags; those that were not given are left to resolution."""
-    given = vars(args)
-    names = [flag[2:].replace("-", "_") for flag, *_ in _ENGINE_FLAGS]
-    names += ["num_kv_blocks", "dtype", "enable_prefix_caching", "draft_budget", "batch_invariant", "commit_lag"]
-    values: dict[str, Any] = {name: given[name] for name in [*names, SPECULATIVE_CONFIG] if name in given}
-    if given.get("served_model_name") is not None:
-        values["served_model_name"] = given["served_model_name"]
-    return settings_from_flat({"model": model, **values})
-
-
 def _serve(args: argparse.Namespace) -> int | None:
     if args.positional_model and args.model and args.positional_model != args.model:
         raise SettingError(f"two models are named, {args.positional_model!r} and --model {args.model!r}; name one")
-    settings = _settings(args, args.positional_model or args.model or EMBEDDED_MODEL)
+    served = {} if args.served_model_name is None else {"served_model_name": args.served_model_name}
+    settings = settings_from_args(args, args.positional_model or args.model or EMBEDDED_MODEL, served)
     if not 0 <= args.port <= 65535:
         raise SettingError(f"--port {args.port} is not a port; use 0 to 65535")
     if not args.stuck_step_s > 0:
@@ -213,7 +140,7 @@ def _serve(args: argparse.Namespace) -> int | None:
 
 
 def _generate(args: argparse.Namespace) -> int | None:
-    settings = _settings(args, args.model)
+    settings = settings_from_args(args, args.model)
     _check(settings)
     from slipstream.request import SamplingParams
 

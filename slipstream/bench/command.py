@@ -16,12 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 
 from slipstream import __version__
 from slipstream.bench import compare, report
-from slipstream.bench.arguments import (
-    add_engine_arguments,
-    add_output_arguments,
-    add_workload_arguments,
-    engine_settings,
-)
+from slipstream.bench.arguments import add_output_arguments, add_workload_arguments
 from slipstream.bench.arrivals import Arrivals, all_at_once, choose_arrivals
 from slipstream.bench.client import HttpLoad, Target, TargetError, first_model
 from slipstream.bench.dataset import (
@@ -42,7 +37,8 @@ from slipstream.bench.records import RunRecord
 from slipstream.bench.server_metrics import acceptance_between, read_counters, steps_between
 from slipstream.bench.systems import ScriptedFactory, SystemFactory
 from slipstream.bench.variation import known_settings, parse_variation
-from slipstream.config import SettingError, Settings
+from slipstream.config import EMBEDDED_MODEL, SettingError, Settings
+from slipstream.engine.flags import add_engine_arguments, flag_of, given_engine_flags, settings_from_args
 from slipstream.models.config import ModelLoadError
 from slipstream.request import RequestError, SamplingParams
 
@@ -53,8 +49,13 @@ COMPARE_DEFAULTS: dict[str, Any] = {
     "max_num_batched_tokens": 64,
     "max_num_seqs": 8,
     "batch_invariant": True,
+    "speculative_config": {
+        "method": "forced",
+        "layout": "dspark",
+        "num_speculative_tokens": 5,
+        "acceptance_length": 4.72,
+    },
 }
-COMPARE_SPECULATIVE = '{"method": "forced", "layout": "dspark", "num_speculative_tokens": 5, "acceptance_length": 4.72}'
 COMPARE_PROMPTS, COMPARE_INPUT_LEN, COMPARE_OUTPUT_LEN, COMPARE_REPEATS = 32, 32, 128, 3
 
 _REFUSALS = (SettingError, DatasetError, TargetError, ModelLoadError, RequestError)
@@ -72,7 +73,8 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     add_workload_arguments(parser, num_prompts=32, output_len=128)
     parser.add_argument("--ignore-eos", action="store_true", help="go on past EOS; changes what is accepted")
     parser.add_argument("--num-warmups", type=int, default=1, metavar="N", help="requests sent before, not counted")
-    add_engine_arguments(parser)
+    parser.add_argument("--model", metavar="MODEL", help=f"for an engine in this process (default: {EMBEDDED_MODEL})")
+    add_engine_arguments(parser, "engine in this process")
     parser.add_argument("--scripted", action="store_true", help="no model: a scripted target, to look at scheduling")
     add_output_arguments(parser)
 
@@ -87,7 +89,8 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeats", type=int, default=COMPARE_REPEATS, metavar="N", help="interleaved runs of each")
     add_workload_arguments(parser, num_prompts=COMPARE_PROMPTS, output_len=COMPARE_OUTPUT_LEN)
-    add_engine_arguments(parser)
+    parser.add_argument("--model", metavar="MODEL", help=f"for an engine in this process (default: {EMBEDDED_MODEL})")
+    add_engine_arguments(parser, "engine in this process")
     parser.add_argument("--scripted", action="store_true", help="no model: a scripted target, to look at scheduling")
     add_output_arguments(parser)
 
@@ -118,7 +121,7 @@ def _run_bench(args: argparse.Namespace) -> int:
     arrivals = choose_arrivals(args.num_prompts, args.concurrency, args.request_rate, args.burstiness, args.seed)
     notes = []
     if args.base_url is None:
-        settings = engine_settings(args, {}, "none")
+        settings = settings_from_args(args, args.model or EMBEDDED_MODEL)
         factory = _factory(args, settings)
         dataset = _dataset(args, factory.vocab_size, factory)
         with _progress(args, "requests") as progress:
@@ -214,13 +217,12 @@ def _bench_json(
 
 
 def _refuse_engine_flags(args: argparse.Namespace) -> None:
-    given = [name for name, value in vars(args).items() if name.startswith("engine_") and value is not None]
-    given += ["speculative_config"] if args.speculative_config is not None else []
-    given += ["scripted"] if args.scripted else []
+    given = [*(["model"] if args.model else []), *given_engine_flags(args), *(["scripted"] if args.scripted else [])]
     if given:
-        flag = given[0].removeprefix("engine_").replace("_", "-")
-        hint = " (use --request-model for the name to ask for)" if flag == "model" else ""
-        raise SettingError(f"--{flag} is for an engine in this process and says nothing to {args.base_url}{hint}")
+        hint = " (use --request-model for the name to ask for)" if given[0] == "model" else ""
+        raise SettingError(
+            f"{flag_of(given[0])} is for an engine in this process and says nothing to {args.base_url}{hint}"
+        )
 
 
 # -- compare -------------------------------------------------------------------------------------------------------
@@ -230,7 +232,7 @@ def _run_compare(args: argparse.Namespace) -> int:
     _check_arguments(args, "num_prompts", "output_len", "repeats")
     if args.input_len is None and args.dataset in ("built-in", "random"):
         args.input_len = COMPARE_INPUT_LEN
-    base = engine_settings(args, COMPARE_DEFAULTS, COMPARE_SPECULATIVE)
+    base = settings_from_args(args, args.model or EMBEDDED_MODEL, COMPARE_DEFAULTS)
     variation = parse_variation(args.vary, base)
     arrivals = choose_arrivals(args.num_prompts, args.concurrency, args.request_rate, args.burstiness, args.seed)
     factory = _factory(args, base)

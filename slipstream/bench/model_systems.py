@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from slipstream.bench.forced import KnownTexts, forced_drafter
-from slipstream.bench.systems import System, recorded
+from slipstream.bench.forced import KnownTexts
+from slipstream.bench.systems import System, chosen_drafter, recorded
 from slipstream.config import ModelSettings, Settings, check_settings, resolve_settings
 from slipstream.engine.build import model_facts
 from slipstream.execution.build import build_decoder
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.decoder import Decoder
 from slipstream.models.loading import open_model
-from slipstream.scheduler.layouts import LAYOUTS, NO_LAYOUT
+from slipstream.scheduler.layouts import layout_for
 from slipstream.scheduler.scheduler import Scheduler
-from slipstream.speculation.registry import build_drafter
 
 
 class ModelFactory:
@@ -56,8 +55,8 @@ class ModelFactory:
         """See SystemFactory."""
         check_settings(settings)
         decoder = self._decoder()
-        drafter = forced_drafter(settings, texts, self.vocab_size, luck_seed) or build_drafter(settings.speculative)
-        layout = NO_LAYOUT if settings.speculative is None else LAYOUTS[settings.speculative.layout_name]
+        drafter = chosen_drafter(settings, texts, self.vocab_size, luck_seed)
+        layout = layout_for(settings.speculative)
         facts = model_facts(self._source, settings, decoder.device)
         config = resolve_settings(settings, facts, layout).scheduler
         executor = TorchExecutor(

@@ -9,12 +9,13 @@ from typing import Protocol
 
 from slipstream.bench.forced import KnownTexts, forced_drafter
 from slipstream.bench.in_process import RecordingExecutor
-from slipstream.config import ModelFacts, SettingError, Settings, check_settings, resolve_settings
+from slipstream.config import ModelFacts, Settings, check_settings, resolve_settings
 from slipstream.engine.engine import Engine
-from slipstream.scheduler.layouts import LAYOUTS
+from slipstream.scheduler.layouts import layout_for
 from slipstream.scheduler.protocol import Drafter, Executor
 from slipstream.scheduler.scheduler import Scheduler
 from slipstream.simulation.scripted import HashedLogits, ScriptedExecutor
+from slipstream.speculation.registry import build_drafter
 
 SCRIPTED_VOCAB = 256
 SCRIPTED_MAX_LEN = 4096
@@ -63,6 +64,12 @@ def recorded(scheduler: Scheduler, executor: Executor, commit_lag: int, eos_toke
     return System(engine, recorder)
 
 
+def chosen_drafter(settings: Settings, texts: KnownTexts, vocab_size: int, luck_seed: int) -> Drafter | None:
+    """The drafter that settings name, the forced one included, which only works offline. Raises SettingError."""
+    forced = forced_drafter(settings, texts, vocab_size, luck_seed)
+    return build_drafter(settings.speculative) if forced is None else forced
+
+
 class ScriptedFactory:
     """Systems without a model: text is a pure function of the prefix, and a step costs next to nothing.
 
@@ -81,12 +88,10 @@ class ScriptedFactory:
         return self.encode(text)
 
     def build(self, settings: Settings, texts: KnownTexts, luck_seed: int) -> System:
-        """See SystemFactory; the only drafts are forced ones."""
+        """See SystemFactory."""
         check_settings(settings)
-        drafter: Drafter | None = forced_drafter(settings, texts, self.vocab_size, luck_seed)
-        if settings.speculative is not None and drafter is None:
-            raise SettingError(f"--scripted has no drafter {settings.speculative.method!r}; use forced, or none")
-        layout = LAYOUTS["ngram" if settings.speculative is None else settings.speculative.layout_name]
+        drafter = chosen_drafter(settings, texts, self.vocab_size, luck_seed)
+        layout = layout_for(settings.speculative)
         config = resolve_settings(settings, ModelFacts(SCRIPTED_MAX_LEN, kv_bytes_per_token=8), layout).scheduler
         executor = ScriptedExecutor(
             HashedLogits(self.vocab_size),

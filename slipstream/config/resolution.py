@@ -131,7 +131,8 @@ class _Resolver:
         if speculative is None:
             self._note("speculation", "off", "derived", "no speculative config")
         else:
-            self._note("speculation", "on", "derived", f"{speculative.method}, {most} drafts per request and step at most")
+            what = f"{speculative.method}, at most {most} drafts per request and step"
+            self._note("speculation", "on", "derived", what)
         resolved = dataclasses.replace(
             settings,
             model=dataclasses.replace(settings.model, max_model_len=max_model_len),
