@@ -8,9 +8,11 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect
 
 from slipstream.request import RequestError, SamplingParams
 from slipstream.server.errors import ApiError
+from slipstream.server.sse import ClientGoneError
 
 MAX_BODY_BYTES = 8 << 20
 MAX_PROMPTS = 256
@@ -203,12 +205,15 @@ RequestBody = TypeVar("RequestBody", bound=GenerationRequest)
 
 
 async def read_request(request: Request, kind: type[RequestBody]) -> RequestBody:
-    """Read and check a JSON body of at most MAX_BODY_BYTES. Raises ApiError or RequestError."""
+    """Read and check a JSON body of at most MAX_BODY_BYTES. Raises ApiError, RequestError or ClientGoneError."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large")
+    except ClientDisconnect:
+        raise ClientGoneError from None
     try:
         parsed = kind.model_validate_json(bytes(body))
     except ValidationError as error:

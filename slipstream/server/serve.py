@@ -112,8 +112,6 @@ def speculation_line(resolution: Resolution) -> str:
     speculative = resolution.settings.speculative
     if speculative is None:
         return "Speculation: off because --speculative-config is none"
-    if speculative.num_speculative_tokens == 0:
-        return f"Speculation: off because num_speculative_tokens is 0 (method {speculative.method})"
     return (
         f"Speculation: on, method {speculative.method}, K = {speculative.num_speculative_tokens}, "
         f"draft budget {resolution.settings.scheduler.draft_budget}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import socket
 import threading
@@ -420,3 +421,15 @@ def test_hostile_requests_leave_others_alone(server: RunningServer) -> None:
     good.join(30)
     assert texts == [expected]
     server.wait_idle()
+
+
+def test_clients_that_leave_while_they_send_are_no_failure(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    address, port = server.url.removeprefix("http://").split(":")
+    for _ in range(5):
+        with socket.create_connection((address, int(port))) as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" + b'{"pro')
+    time.sleep(0.3)
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
