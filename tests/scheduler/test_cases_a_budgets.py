@@ -350,8 +350,7 @@ class RecordingExecutor(ScriptedExecutor):
 
 
 @EACH_LAYOUT
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("num_blocks", [40, 20])
+@pytest.mark.parametrize(("lag", "num_blocks"), [(0, 40), (1, 20)])
 def test_A12_the_plan_is_what_runs(layout_name: str, lag: int, num_blocks: int) -> None:
     rig = make_rig(
         "ragged",
