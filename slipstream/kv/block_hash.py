@@ -14,18 +14,16 @@ def root_hash(cache_salt: str) -> bytes:
     return sha256(b"slipstream-kv" + cache_salt.encode("utf-8", "surrogatepass")).digest()
 
 
-def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Hash of a full block with these tokens whose predecessor has hash `parent`."""
-    return sha256(parent + array("q", token_ids).tobytes()).digest()
-
-
 def extend_block_hashes(hashes: list[bytes], token_ids: Sequence[int], block_size: int, salt: str, upto: int) -> None:
-    """Append to `hashes` until they cover every full block of the first `upto` tokens."""
+    """Append to `hashes` until they cover every full block of the first `upto` tokens.
+
+    A block's hash is sha256 of its predecessor's hash (`root_hash` for the first) and its tokens as 64-bit integers.
+    """
     count = len(hashes)
     full = upto // block_size
     if count >= full:
         return
     parent = hashes[-1] if hashes else root_hash(salt)
     for start in range(count * block_size, full * block_size, block_size):
-        parent = block_hash(parent, token_ids[start : start + block_size])
+        parent = sha256(parent + array("q", token_ids[start : start + block_size]).tobytes()).digest()
         hashes.append(parent)

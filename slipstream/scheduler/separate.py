@@ -5,11 +5,8 @@ from __future__ import annotations
 from slipstream.request import Request, RequestStatus
 from slipstream.scheduler.costs import StepCosts
 from slipstream.scheduler.policy import StepCandidates, StepPolicy
-from slipstream.scheduler.step_builder import StepBuilder
+from slipstream.scheduler.step_builder import Decode, StepBuilder
 from slipstream.scheduler.verification import VerificationPlanner
-
-Decode = tuple[Request, int, int]
-"""A running decode, the position of its anchor, and the tokens it may still emit."""
 
 
 class SeparateBudget:
@@ -29,15 +26,14 @@ class SeparateBudget:
             if request.is_prefilling:
                 prefills.append(request)
                 continue
-            start = request.num_computed_tokens + request.in_flight_rows
-            room = step.room_of(request, start)
-            if room > 0:
-                decodes.append((request, start, room))
+            decode = step.decode_of(request)
+            if decode is not None:
+                decodes.append(decode)
 
         if self._place_anchors(step, decodes):
             decodes = [decode for decode in decodes if decode[0].status is RequestStatus.RUNNING]
             prefills = [request for request in prefills if request.status is RequestStatus.RUNNING]
-        drafts = [step.drafts_at_hand(*decode) for decode in decodes]
+        drafts = [decode[3] for decode in decodes]
 
         draft_rows_left = config.draft_capacity
         rows_left = config.max_num_batched_tokens - len(decodes)
@@ -64,7 +60,7 @@ class SeparateBudget:
         )
         if composition.num_verify_rows < num_drafts:
             drafts = self.planner.distribute(
-                drafts, [request.draft_confidences for request, _, _ in decodes], composition.num_verify_rows, step.step
+                drafts, [decode[0].draft_confidences for decode in decodes], composition.num_verify_rows, step.step
             )
             step.reasons.append(f"{num_drafts - composition.num_verify_rows} of {num_drafts} drafts yielded their rows")
         if carries:
@@ -87,7 +83,7 @@ class SeparateBudget:
         most_per_request = 2 + (2 * config.num_speculative_tokens + 1) // config.block_size
         if step.kv.pool.num_free >= len(decodes) * most_per_request:
             return False  # enough for everybody's anchor, verify rows and lookahead
-        for request, start, _ in sorted(decodes, key=lambda decode: decode[0].queue_key):
+        for request, start, *_ in sorted(decodes, key=lambda decode: decode[0].queue_key):
             if request.status is RequestStatus.RUNNING:
                 step.make_room(request, start + 1)
         return bool(step.preempted)
@@ -95,10 +91,11 @@ class SeparateBudget:
     def _add_decodes(self, step: StepBuilder, decodes: list[Decode], verify: list[int], draft_rows_left: int) -> int:
         """Enter the decodes; gives the draft rows left. Who drafts when D is short rotates with the steps."""
         extra_rows = step.draft_costs.extra_rows
+        lookahead_slots = step.draft_costs.lookahead_slots
         block_size = step.kv.block_size
         carries = step.layout.carries_target_rows
         may_draft = self._may_draft(step, len(decodes), draft_rows_left)
-        for index, (request, start, room) in enumerate(decodes):
+        for index, (request, start, room, _) in enumerate(decodes):
             num_verify = verify[index]
             end = start + 1 + num_verify
             num_draft = 0
@@ -106,8 +103,10 @@ class SeparateBudget:
                 num_draft = step.drafts_wanted(request, end, room)
                 if extra_rows[num_draft] > draft_rows_left:
                     num_draft = 0
-            needed = step.tokens_needed(end, num_draft)
-            if needed > len(request.block_ids) * block_size and step.kv.grow(request, needed) is None:
+            # Most steps need no new block: a bound that ignores max_model_len is asked first, it costs no call.
+            if end + lookahead_slots[num_draft] > len(request.block_ids) * block_size and (
+                step.kv.grow(request, step.tokens_needed(end, num_draft)) is None
+            ):
                 # Too few blocks for everything: drafting goes first, then verify rows; the anchor has its slot.
                 num_draft = 0
                 if step.kv.grow(request, end) is None:

@@ -32,16 +32,17 @@ class SharedBudget:
     @staticmethod
     def _grant(step: StepBuilder, request: Request, most: int, slots: int) -> int:
         """Enter the request with at most `most` rows; gives what it costs."""
-        start = request.num_computed_tokens + request.in_flight_rows
         if request.is_prefilling:
+            start = request.num_computed_tokens + request.in_flight_rows
             num_left = len(request.token_ids) - start
             # The pass that carries rows is bounded by B through the reservation, so D plays no part here.
             granted = step.grant_prompt(request, start, min(num_left, most), step.config.draft_capacity)
             return 0 if granted is None else granted[0] + slots
-        room = step.room_of(request, start)
-        if room <= 0:
+        decode = step.decode_of(request)
+        if decode is None:
             return 0
-        num_verify = min(step.drafts_at_hand(request, start, room), most - 1)
+        _, start, room, num_drafts = decode
+        num_verify = min(num_drafts, most - 1)
         num_draft = step.drafts_wanted(request, start + 1 + num_verify, room)
         if step.kv.grow(request, step.tokens_needed(start + 1 + num_verify, num_draft)) is None:
             num_draft = 0

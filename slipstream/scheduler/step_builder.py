@@ -17,6 +17,10 @@ from slipstream.scheduler.queue import WaitingQueue
 _KEY = attrgetter("queue_key")
 
 
+Decode = tuple[Request, int, int, int]
+"""A running decode, the position of its anchor, the tokens it may still emit, and its drafts worth verifying."""
+
+
 class StepBuilder:
     """Collects one step's entries. Lives for one call of `Scheduler.schedule`.
 
@@ -59,19 +63,22 @@ class StepBuilder:
 
     # -- what a request wants -------------------------------------------------------------------------------------
 
-    def room_of(self, request: Request, first_position: int) -> int:
-        """Tokens a decoding request may still emit, at most; 0 or less where a result in flight is certain to end it
-        or leaves no position to run at (lag 1)."""
-        if first_position >= request.max_total_tokens:
-            return 0
-        return request.max_total_tokens - len(request.token_ids) - request.in_flight_emits
-
-    def drafts_at_hand(self, request: Request, first_position: int, room: int) -> int:
-        """Drafts of a decoding request worth verifying now: made in the last step, and not past its end."""
+    def decode_of(self, request: Request) -> Decode | None:
+        """What a decoding request could do now; None where a result in flight is certain to end it, or leaves no
+        position to run at (lag 1). Drafts that would reach past its end are not worth verifying, and only those of the
+        last step are used: older ones mean that a step went by without the request."""
+        end = request.max_total_tokens
+        start = request.num_computed_tokens + request.in_flight_rows
+        room = end - len(request.token_ids) - request.in_flight_emits
+        if room <= 0 or start >= end:
+            return None
         drafts = request.num_draft_tokens
-        if not drafts or request.draft_handle != self.step - 1:
-            return 0  # older drafts are dropped, never used (a step went by without the request)
-        return min(drafts, room - 1, request.max_total_tokens - 1 - first_position)
+        if drafts:
+            if request.draft_handle != self.step - 1:
+                drafts = 0
+            elif drafts >= room or start + drafts >= end:
+                drafts = min(room, end - start) - 1
+        return request, start, room, drafts
 
     def drafts_wanted(self, request: Request, end_position: int, room: int) -> int:
         """Drafts the request should make after emitting in this step, whose rows end before `end_position`; 0 where
@@ -240,7 +247,8 @@ class StepBuilder:
         num_rows = min(num_rows, self.config.long_prefill_token_threshold or num_rows)
         num_draft = 0
         if start + num_rows == len(request.token_ids):
-            num_draft = self.drafts_wanted(request, start + num_rows, self.room_of(request, start))
+            room = request.max_total_tokens - len(request.token_ids)
+            num_draft = self.drafts_wanted(request, start + num_rows, room)
         if layout.draft_query_rows(num_rows, num_draft) > draft_rows_left:
             num_draft = 0
         if kv.grow(request, self.tokens_needed(start + num_rows, num_draft)) is None:

@@ -65,11 +65,7 @@ def steady_scheduler() -> tuple[Scheduler, FreeExecutor]:
 def test_schedule_and_commit_within_a_millisecond(benchmark) -> None:
     scheduler, executor = steady_scheduler()
     emitted = []
-
-    def schedule_and_commit(plan: StepPlan, result: StepResult) -> tuple[StepPlan, list[object]]:
-        return scheduler.schedule(1.0), scheduler.commit(plan, result)
-
-    state: dict[str, object] = {"plan": scheduler.schedule(0.0)}
+    state = {"plan": scheduler.schedule(0.0)}
 
     def next_step() -> tuple[tuple[StepPlan, StepResult], dict[str, object]]:
         plan = state["plan"]
