@@ -18,6 +18,7 @@ BAD_USAGE = 2
 FAILED = 1
 INTERRUPTED = 130
 DEFAULT_PORT = 8000
+MAX_STUCK_STEP_S = 86400
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,14 +30,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; gives the exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = build_parser(arguments[0] if arguments else None)
-    args, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        parser.error(_unknown_flag(unknown[0], args.command_parser))
-    command: Callable[[argparse.Namespace], int | None] = args.run
     try:
-        return command(args) or 0
+        return _run(list(sys.argv[1:] if argv is None else argv))
     except (SettingError, RequestError) as error:
         print(f"slipstream: {error}", file=sys.stderr)
         return BAD_USAGE
@@ -45,6 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
+
+
+def _run(arguments: list[str]) -> int:
+    parser = build_parser(arguments[0] if arguments else None)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(_unknown_flag(unknown[0], args.command_parser))
+    command: Callable[[argparse.Namespace], int | None] = args.run
+    return command(args) or 0
 
 
 def build_parser(command: str | None) -> argparse.ArgumentParser:
@@ -122,14 +126,15 @@ def _add_generate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int | None:
-    if args.positional_model and args.model and args.positional_model != args.model:
+    if None not in (args.positional_model, args.model) and args.positional_model != args.model:
         raise SettingError(f"two models are named, {args.positional_model!r} and --model {args.model!r}; name one")
     served = {} if args.served_model_name is None else {"served_model_name": args.served_model_name}
-    settings = settings_from_args(args, args.positional_model or args.model or EMBEDDED_MODEL, served)
+    model = EMBEDDED_MODEL if args.model is None else args.model
+    settings = settings_from_args(args, model if args.positional_model is None else args.positional_model, served)
     if not 0 <= args.port <= 65535:
-        raise SettingError(f"--port {args.port} is not a port; use 0 to 65535")
-    if not args.stuck_step_s > 0:
-        raise SettingError(f"--stuck-step-s must be above 0, got {args.stuck_step_s}")
+        raise SettingError(f"--port {args.port} is not a port; use 0 (any free one) to 65535")
+    if not 0 < args.stuck_step_s <= MAX_STUCK_STEP_S:
+        raise SettingError(f"--stuck-step-s must be above 0 and at most {MAX_STUCK_STEP_S}, got {args.stuck_step_s}")
     _check(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     from slipstream.server.serve import serve

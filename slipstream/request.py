@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
+MAX_WHOLE_NUMBER = (1 << 63) - 1
 
 
 class RequestError(ValueError):
@@ -49,13 +49,14 @@ class SamplingParams:
         seed: any integer; None draws one on arrival, which the engine records.
         max_tokens: output tokens at most; None means up to the model's limit.
         min_tokens: EOS and stop token ids cannot be sampled, and stop strings are not looked for, before this many.
-        stop: strings that end the text; they are not part of it unless `include_stop_str_in_output`.
+        stop: strings (or one) that end the text; they are not part of it unless `include_stop_str_in_output`.
         stop_token_ids: token ids that end the output like EOS.
         ignore_eos: go on past EOS.
         logit_bias: token id -> number added to its logit.
         presence_penalty: subtracted once from logits of tokens in the output, in [-2, 2].
         frequency_penalty: subtracted per occurrence in the output, in [-2, 2].
-        repetition_penalty: divides positive (multiplies negative) logits of tokens in prompt or output, > 0.
+        repetition_penalty: divides positive (multiplies negative) logits of tokens in prompt or output, in
+            [0.01, 100].
         logprobs: number of alternatives to report beside each sampled token's log probability; None reports nothing.
     """
 
@@ -78,23 +79,33 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _check_range("n", self.n, 1, 128)
+        """`stop` may be one string, and both stop lists any sequence; they become tuples. Raises RequestError."""
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        for name, kind in (("stop", str), ("stop_token_ids", int)):
+            object.__setattr__(self, name, _checked_tuple(name, getattr(self, name), kind))
+        for name in ("include_stop_str_in_output", "ignore_eos"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} must be true or false, got {shown(getattr(self, name))}", name)
+        if self.seed is not None:
+            check_whole("seed", self.seed)
+        _check_whole_range("n", self.n, 1, 128)
+        _check_whole_range("top_k", self.top_k, -1, MAX_WHOLE_NUMBER)
+        _check_whole_range("min_tokens", self.min_tokens, 0, MAX_WHOLE_NUMBER)
+        if self.max_tokens is not None:
+            _check_whole_range("max_tokens", self.max_tokens, 1, MAX_WHOLE_NUMBER)
+        if self.logprobs is not None:
+            _check_whole_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         _check_range("temperature", self.temperature, 0.0, 100.0)
+        _check_number("top_p", self.top_p)
         if not 0.0 < self.top_p <= 1.0:
-            raise RequestError(f"top_p must be in (0, 1], got {self.top_p}; 1 keeps every token", "top_p")
-        if self.top_k < -1:
-            raise RequestError(f"top_k must be 0 (all tokens) or positive, got {self.top_k}", "top_k")
+            raise RequestError(f"top_p must be in (0, 1], got {shown(self.top_p)}; 1 keeps every token", "top_p")
         _check_range("min_p", self.min_p, 0.0, 1.0)
         _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0.0):
-            raise RequestError(
-                f"repetition_penalty must be greater than 0, got {self.repetition_penalty}; 1 switches it off",
-                "repetition_penalty",
-            )
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise RequestError(f"max_tokens must be at least 1, got {self.max_tokens}", "max_tokens")
-        if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
+        # Further out, a logit that it multiplies or divides could overflow.
+        _check_range("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(
                 f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), got {self.min_tokens}", "min_tokens"
             )
@@ -102,12 +113,24 @@ class SamplingParams:
             raise RequestError(f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}", "stop")
         if any(not text for text in self.stop):
             raise RequestError("stop must not contain an empty string", "stop")
-        if self.logprobs is not None:
-            _check_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        for text in self.stop:
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise RequestError(f"stop {shown(text)} holds half a surrogate pair and is no text", "stop")
+        self._check_logit_bias()
+
+    def _check_logit_bias(self) -> None:
+        if not isinstance(self.logit_bias, Mapping):
+            raise RequestError(f"logit_bias must map token ids to numbers, got {shown(self.logit_bias)}", "logit_bias")
         for token_id, bias in self.logit_bias.items():
+            if isinstance(token_id, bool) or not isinstance(token_id, int):
+                raise RequestError(
+                    f"logit_bias must map token ids to numbers, got the key {shown(token_id)}", "logit_bias"
+                )
+            _check_number(f"logit_bias of token {shown(token_id)}", bias, "logit_bias")
             if not -100.0 <= bias <= 100.0:
                 raise RequestError(
-                    f"logit_bias of token {token_id} must be between -100 and 100, got {bias}", "logit_bias"
+                    f"logit_bias of token {shown(token_id)} must be between -100 and 100, got {shown(bias)}",
+                    "logit_bias",
                 )
 
     @property
@@ -115,10 +138,48 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
+def shown(value: object) -> str:
+    """A value as an error message quotes it: its repr, cut to a readable length."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write out whole numbers of thousands of digits
+        return f"a {type(value).__name__} too long to show"
+    return text if len(text) <= 80 else text[:80] + "…"
+
+
+def check_whole(name: str, value: object, parameter: str | None = None) -> None:
+    """Refuse what is no int; True is none. The error names `parameter`, or `name` without one."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} must be a whole number, got {shown(value)}", parameter or name)
+
+
+def _check_number(name: str, value: object, parameter: str | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError(f"{name} must be a number, got {shown(value)}", parameter or name)
+
+
+def _check_whole_range(name: str, value: int, low: int, high: int) -> None:
+    check_whole(name, value)
+    _check_range(name, value, low, high)
+
+
 def _check_range(name: str, value: float, low: float, high: float) -> None:
+    _check_number(name, value)
     if not low <= value <= high:  # also refuses NaN
         nearest = low if not value > high else high
-        raise RequestError(f"{name} must be between {low} and {high}, got {value}; the nearest is {nearest}", name)
+        raise RequestError(
+            f"{name} must be between {low} and {high}, got {shown(value)}; the nearest is {nearest}", name
+        )
+
+
+def _checked_tuple(name: str, values: object, kind: type) -> tuple[object, ...]:
+    what = "strings" if kind is str else "token ids"
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise RequestError(f"{name} must be a list of {what}, got {shown(values)}", name)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise RequestError(f"{name} must hold {what}, got {shown(value)}", name)
+    return tuple(values)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import time
 import httpx
 import pytest
 
-from slipstream.cli import BAD_USAGE, build_parser, main
+from slipstream.cli import BAD_USAGE, INTERRUPTED, build_parser, main
 from slipstream.config import CacheSettings, ModelSettings, SchedulerSettings
 
 
@@ -47,6 +47,19 @@ def test_nothing_heavy_is_imported_for_help_and_refusals(arguments: list[str]) -
         (["serve", "--dtype", "int3"], ["--dtype", "int3", "float32"]),
         (["serve", "--port", "99999"], ["--port", "99999"]),
         (["serve", "--stuck-step-s", "nan"], ["--stuck-step-s", "nan"]),
+        (["serve", "--stuck-step-s", "inf"], ["--stuck-step-s", "inf", "86400"]),
+        (["serve", "--stuck-step-s", "1e300"], ["--stuck-step-s", "1e+300", "86400"]),
+        (["serve", "--num-threads", "9" * 26], ["--num-threads", "9" * 26]),
+        (["serve", "--num-threads", "100000"], ["--num-threads", "100000", "at most"]),
+        (["serve", "--model", ""], ["--model is empty"]),
+        (["serve", ""], ["--model is empty"]),
+        (["serve", "", "--model", "b"], ["''", "'b'"]),
+        (["serve", "--port", "0", "--model", "a" * 5000], ["--model", "aaa"]),
+        (["generate", "hi", "--model", ""], ["--model is empty"]),
+        (["bench", "--model", ""], ["--model is empty"]),
+        (["compare", "--model", ""], ["--model is empty"]),
+        (["generate", "hi", "--stop", "\udcff"], ["stop", "surrogate"]),
+        (["serve", "--speculative-config", '{"method": "ngram", "prompt_lookup_min": null}'], ["prompt_lookup_min"]),
         (["serve", "--speculative-config", "{"], ["--speculative-config", "JSON"]),
         (["serve", "--speculative-config", '{"method": "magic"}'], ["magic", "ngram"]),
         (["serve", "--speculative-config", '{"method": "ngram", "k": 3}'], ["'k'", "num_speculative_tokens"]),
@@ -85,6 +98,47 @@ def test_port_in_use_is_said_before_loading(capsys: pytest.CaptureFixture[str]) 
         assert time.monotonic() - begin < 30
     message = capsys.readouterr().err
     assert f"--port {port}" in message and "in use" in message
+
+
+@pytest.mark.parametrize("module", ["argparse", "slipstream.config", "slipstream.bench.command", "torch", "uvicorn"])
+@pytest.mark.parametrize("raises", ["KeyboardInterrupt", "ImportError"])
+def test_ctrl_c_while_importing_is_quiet(module: str, raises: str) -> None:
+    """Also where it reaches a C extension, which turns it into an error of its own."""
+    code = f"""
+import sys
+class Interrupting:
+    def find_spec(self, name, *rest):
+        if name == {module!r}:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                raise {raises}("interrupted") from error
+sys.meta_path.insert(0, Interrupting())
+sys.modules.pop({module!r}, None)
+sys.argv = ["slipstream", {"bench" if "bench" in module else "serve"!r}, "--port", "0", "--model", "/no/such/model"]
+from slipstream.__main__ import run
+raise SystemExit(run())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (INTERRUPTED, "")
+
+
+@pytest.mark.parametrize("command", ["bench", "compare", "serve", "generate"])
+def test_ctrl_c_during_start_up_is_quiet(command: str) -> None:
+    arguments = [command, *(["hi"] if command == "generate" else []), "--model", "/no/such/model"]
+    process = subprocess.Popen([sys.executable, "-m", "slipstream", *arguments], stderr=subprocess.PIPE, text=True)
+    time.sleep(0.4)
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate(timeout=30)
+    # It had ended by then, or the interpreter was ending and took the signal's own way out, which shells call 130 too.
+    assert process.returncode in (INTERRUPTED, BAD_USAGE, -signal.SIGINT) and "Traceback" not in shown
+
+
+def test_other_errors_are_not_swallowed() -> None:
+    code = "import slipstream.cli\ndef main(): raise OSError('disk')\nslipstream.cli.main = main\n"
+    code += "from slipstream.__main__ import run\nrun()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "OSError: disk" in done.stderr
 
 
 def test_every_setting_has_a_flag() -> None:

@@ -10,6 +10,9 @@ import numpy as np
 
 from slipstream.config import SettingError
 
+MIN_RATE, MAX_RATE = 1e-3, 1e9
+MIN_BURSTINESS, MAX_BURSTINESS = 1e-3, 1e6
+
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
@@ -50,15 +53,22 @@ def open_loop(num_requests: int, rate: float, burstiness: float = 1.0, seed: int
     takes away the rate's own variance, and runs then look steadier than traffic is.)
 
     Args:
-        rate: requests per second, > 0.
-        burstiness: shape of the gamma distribution: 1 is a Poisson process, below 1 is burstier, above 1 steadier,
-            infinity sends at equal gaps.
+        rate: requests per second, MIN_RATE to MAX_RATE.
+        burstiness: shape of the gamma distribution, MIN_BURSTINESS to MAX_BURSTINESS: 1 is a Poisson process, below 1
+            is burstier, above 1 steadier; infinity sends at equal gaps.
         seed: same seed, same times.
     """
-    if not (rate > 0 and math.isfinite(rate)):
-        raise SettingError(f"--request-rate must be a positive number of requests per second, got {rate}")
-    if not burstiness > 0:
-        raise SettingError(f"--burstiness must be greater than 0, got {burstiness}; 1 is a Poisson process")
+    if not MIN_RATE <= rate <= MAX_RATE:
+        nearest = MAX_RATE if rate > MAX_RATE else MIN_RATE
+        raise SettingError(
+            f"--request-rate must be between {MIN_RATE:g} and {MAX_RATE:g} requests per second, got {rate}; "
+            f"the nearest is {nearest:g}"
+        )
+    if not (MIN_BURSTINESS <= burstiness <= MAX_BURSTINESS or burstiness == math.inf):
+        raise SettingError(
+            f"--burstiness must be between {MIN_BURSTINESS:g} and {MAX_BURSTINESS:g}, or inf for equal gaps, "
+            f"got {burstiness}; 1 is a Poisson process"
+        )
     if math.isinf(burstiness):
         gaps = np.full(num_requests, 1.0 / rate)
     else:

@@ -173,8 +173,12 @@ class _ServerError(Exception):
 def _error_message(body: bytes) -> str:
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body[:200].decode(errors="replace")
+    return _message_in(value)
+
+
+def _message_in(value: Any) -> str:
     error = value.get("error", value) if isinstance(value, dict) else value
     return str(error.get("message", error)) if isinstance(error, dict) else str(error)
 
@@ -185,10 +189,17 @@ def _take_event(data: str, now: float, shares_read: bool, record: RequestRecord)
         return False
     try:
         event = json.loads(data)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         raise _ServerError(f"an event is not JSON: {data[:100]!r}") from None
+    try:
+        return _book(event, now, shares_read, record)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise _ServerError(f"an event has another shape than OpenAI's: {data[:100]!r}") from None
+
+
+def _book(event: Any, now: float, shares_read: bool, record: RequestRecord) -> bool:
     if event.get("error"):
-        raise _ServerError(_error_message(data.encode()))
+        raise _ServerError(_message_in(event))
     for choice in event.get("choices") or ():
         if _carries_output(choice):
             record.coalesced_chunks += shares_read and bool(record.chunks) and record.chunks[-1].time == now
@@ -199,8 +210,8 @@ def _take_event(data: str, now: float, shares_read: bool, record: RequestRecord)
     usage = event.get("usage")
     if not usage:
         return False
-    record.num_prompt_tokens = usage.get("prompt_tokens") or 0
-    record.num_output_tokens = usage.get("completion_tokens") or 0
+    record.num_prompt_tokens = int(usage.get("prompt_tokens") or 0)
+    record.num_output_tokens = int(usage.get("completion_tokens") or 0)
     return True
 
 
@@ -231,5 +242,5 @@ async def first_model(load: HttpLoad) -> str:
             return str(response.json()["data"][0]["id"])
     except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
         raise TargetError(
-            f"cannot ask {url} for its models: {error}; is the server up? else name one with --model"
+            f"cannot ask {url} for its models: {error}; is the server up? else name one with --request-model"
         ) from None

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from slipstream import __version__
 from slipstream.bench import compare, report
+from slipstream.bench.argument_checks import check_bench, check_compare
 from slipstream.bench.arguments import add_output_arguments, add_workload_arguments
 from slipstream.bench.arrivals import Arrivals, all_at_once, choose_arrivals
 from slipstream.bench.client import HttpLoad, Target, TargetError, first_model
@@ -37,7 +39,8 @@ from slipstream.bench.records import RunRecord
 from slipstream.bench.server_metrics import acceptance_between, read_counters, steps_between
 from slipstream.bench.systems import ScriptedFactory, SystemFactory
 from slipstream.bench.variation import known_settings, parse_variation
-from slipstream.config import EMBEDDED_MODEL, SettingError, Settings
+from slipstream.config import EMBEDDED_MODEL, SettingError, Settings, check_settings
+from slipstream.engine.engine import EngineDeadError
 from slipstream.engine.flags import add_engine_arguments, flag_of, given_engine_flags, settings_from_args
 from slipstream.models.config import ModelLoadError
 from slipstream.request import RequestError, SamplingParams
@@ -109,19 +112,27 @@ def _guarded(command: Any, args: argparse.Namespace) -> int:
     try:
         return int(command(args))
     except _REFUSALS as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        _print_error(error)
         return 2
+    except (EngineDeadError, report.OutputError) as error:
+        _print_error(error)
+        return 1
+
+
+def _print_error(error: Exception) -> None:
+    Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
 
 
 # -- bench ---------------------------------------------------------------------------------------------------------
 
 
 def _run_bench(args: argparse.Namespace) -> int:
-    _check_arguments(args, "num_prompts", "output_len")
+    check_bench(args)
     arrivals = choose_arrivals(args.num_prompts, args.concurrency, args.request_rate, args.burstiness, args.seed)
     notes = []
     if args.base_url is None:
-        settings = settings_from_args(args, args.model or EMBEDDED_MODEL)
+        settings = settings_from_args(args, EMBEDDED_MODEL if args.model is None else args.model)
+        check_settings(settings)
         factory = _factory(args, settings)
         dataset = _dataset(args, factory.vocab_size, factory)
         with _progress(args, "requests") as progress:
@@ -138,7 +149,7 @@ def _run_bench(args: argparse.Namespace) -> int:
     result = summarize(record)
     title = f"{what}\n{args.num_prompts} requests, {dataset.name}; {arrivals.description}"
     report.print_result(Console(), title, result, is_synthetic=dataset.is_synthetic, notes=notes)
-    if args.output_json:
+    if args.output_json is not None:
         report.write_json(Path(args.output_json), _bench_json(args, what, dataset, arrivals, result, notes))
     return 1 if result.failed else 0
 
@@ -217,7 +228,11 @@ def _bench_json(
 
 
 def _refuse_engine_flags(args: argparse.Namespace) -> None:
-    given = [*(["model"] if args.model else []), *given_engine_flags(args), *(["scripted"] if args.scripted else [])]
+    given = [
+        *(["model"] if args.model is not None else []),
+        *given_engine_flags(args),
+        *(["scripted"] if args.scripted else []),
+    ]
     if given:
         hint = " (use --request-model for the name to ask for)" if given[0] == "model" else ""
         raise SettingError(
@@ -229,10 +244,11 @@ def _refuse_engine_flags(args: argparse.Namespace) -> None:
 
 
 def _run_compare(args: argparse.Namespace) -> int:
-    _check_arguments(args, "num_prompts", "output_len", "repeats")
+    check_compare(args)
     if args.input_len is None and args.dataset in ("built-in", "random"):
         args.input_len = COMPARE_INPUT_LEN
-    base = settings_from_args(args, args.model or EMBEDDED_MODEL, COMPARE_DEFAULTS)
+    base = settings_from_args(args, EMBEDDED_MODEL if args.model is None else args.model, COMPARE_DEFAULTS)
+    check_settings(base)
     variation = parse_variation(args.vary, base)
     arrivals = choose_arrivals(args.num_prompts, args.concurrency, args.request_rate, args.burstiness, args.seed)
     factory = _factory(args, base)
@@ -258,7 +274,7 @@ def _run_compare(args: argparse.Namespace) -> int:
         f"{arrivals.description}\n{_settings_line(base)}"
     )
     report.print_comparison(Console(), title, comparison)
-    if args.output_json:
+    if args.output_json is not None:
         value = {
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "version": __version__,
@@ -287,14 +303,6 @@ def _settings_line(settings: Settings) -> str:
 # -- shared --------------------------------------------------------------------------------------------------------
 
 
-def _check_arguments(args: argparse.Namespace, *names: str) -> None:
-    for name in names:
-        if getattr(args, name) < 1:
-            raise SettingError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
-    if args.output_json and not Path(args.output_json).parent.is_dir():
-        raise SettingError(f"--output-json {args.output_json}: there is no directory {Path(args.output_json).parent}")
-
-
 def _factory(args: argparse.Namespace, settings: Settings) -> SystemFactory:
     if args.scripted:
         return ScriptedFactory()
@@ -303,7 +311,9 @@ def _factory(args: argparse.Namespace, settings: Settings) -> SystemFactory:
 
 def _dataset(args: argparse.Namespace, vocab_size: int, factory: SystemFactory | None) -> Dataset:
     if args.dataset == "random":
-        return random_tokens(args.num_prompts, args.input_len or COMPARE_INPUT_LEN, vocab_size, args.seed)
+        return random_tokens(
+            args.num_prompts, COMPARE_INPUT_LEN if args.input_len is None else args.input_len, vocab_size, args.seed
+        )
     dataset = built_in() if args.dataset == "built-in" else from_jsonl(Path(args.dataset))
     if args.input_len is None:
         return dataset

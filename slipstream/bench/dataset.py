@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 SYNTHETIC_NOTE = "synthetic: acceptance not meaningful"
+MAX_PROMPT_TOKENS = 20_000_000
 
 BUILT_IN_PROMPTS = (
     "Explain to a curious child why the sky turns red in the evening.",
@@ -86,7 +87,7 @@ def from_jsonl(path: Path) -> Dataset:
 def _text_of(path: Path, number: int, line: str) -> str:
     try:
         value: Any = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path}, line {number}: not JSON ({error})") from None
     text = None
     if isinstance(value, dict):
@@ -99,8 +100,7 @@ def _text_of(path: Path, number: int, line: str) -> str:
 
 def random_tokens(count: int, length: int, vocab_size: int, seed: int = 0) -> Dataset:
     """`count` prompts of `length` token ids, uniform over the vocabulary."""
-    if length < 1:
-        raise DatasetError(f"--input-len must be at least 1, got {length}")
+    _check_size(count, length)
     ids = np.random.default_rng(seed).integers(0, vocab_size, (count, length)).tolist()
     return Dataset(f"random tokens, {length} each", [Prompt(token_ids=tuple(row)) for row in ids], is_synthetic=True)
 
@@ -110,11 +110,21 @@ def cut_to_length(name: str, texts: Sequence[Sequence[int]], count: int, length:
 
     Prompt i begins with text i; each further round through the texts begins one token later.
     """
-    if length < 1:
-        raise DatasetError(f"--input-len must be at least 1, got {length}")
+    _check_size(count, length)
     prompts = []
     for index in range(count):
         skipped, first = divmod(index, len(texts))
         order = (token for k in cycle(range(len(texts))) for token in texts[(first + k) % len(texts)])
         prompts.append(Prompt(token_ids=tuple(islice(order, skipped, skipped + length))))
     return Dataset(f"{name}, cut to {length} tokens", prompts)
+
+
+def _check_size(count: int, length: int) -> None:
+    if length < 1:
+        raise DatasetError(f"--input-len must be at least 1, got {length}")
+    if count * length > MAX_PROMPT_TOKENS:
+        most = MAX_PROMPT_TOKENS // length
+        raise DatasetError(
+            f"--num-prompts {count} of --input-len {length} are more than {MAX_PROMPT_TOKENS} tokens; "
+            f"at this length the most is --num-prompts {most}"
+        )

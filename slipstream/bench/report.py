@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from slipstream.bench.acceptance import Acceptance
@@ -21,16 +22,23 @@ MAX_DIFFERENCES_SHOWN = 5
 UNKNOWN = "–"
 
 
+class OutputError(RuntimeError):
+    """The numbers could not be written to their file."""
+
+
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """The numbers of a report, one readable file."""
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    """The numbers of a report, one readable file. Raises OutputError."""
+    try:
+        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"--output-json {path} could not be written: {error.strerror or error}") from None
 
 
 def print_result(
     console: Console, title: str, result: BenchResult, *, is_synthetic: bool = False, notes: Sequence[str] = ()
 ) -> None:
     """One run as a table; acceptance on synthetic prompts is refused a verdict."""
-    console.print(title, highlight=False, soft_wrap=True)
+    console.print(title, highlight=False, markup=False, soft_wrap=True)
     table = Table(show_header=True, header_style="bold")
     for name in ("", "mean", "median", "p90", "p99"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
@@ -56,7 +64,7 @@ def print_result(
     if result.acceptance is not None and is_synthetic:
         console.print(SYNTHETIC_NOTE)
     for note in notes:
-        console.print(note, soft_wrap=True)
+        console.print(note, markup=False, soft_wrap=True)
 
 
 def _cells(values: Distribution) -> list[str]:
@@ -165,7 +173,7 @@ FIGURES = (
 def print_comparison(console: Console, title: str, comparison: Comparison) -> None:
     """Medians over repeats, ratios to the first variant, and whether the text was the same."""
     values = comparison.variation.values
-    console.print(title, highlight=False, soft_wrap=True)
+    console.print(title, highlight=False, markup=False, soft_wrap=True)
     table = Table(header_style="bold")
     table.add_column(comparison.variation.name)
     for value in values:
@@ -184,7 +192,7 @@ def print_comparison(console: Console, title: str, comparison: Comparison) -> No
         console.print(f"medians over {len(comparison.results[0])} interleaved runs of each")
     _print_failures(console, [result for results in comparison.results for result in results])
     for note in comparison.notes:
-        console.print(note, soft_wrap=True)
+        console.print(note, markup=False, soft_wrap=True)
     console.print(f"same text: {'yes' if comparison.same_text else '[red]no[/red]'}")
     for difference in comparison.differences[:MAX_DIFFERENCES_SHOWN]:
         console.print(
@@ -199,7 +207,7 @@ def print_comparison(console: Console, title: str, comparison: Comparison) -> No
 def _print_failures(console: Console, results: Sequence[BenchResult]) -> None:
     errors = [(message, count) for result in results for message, count in result.failures.items()]
     for message, count in errors[:MAX_ERRORS_SHOWN]:
-        console.print(f"[red]{count} failed:[/red] {message}", highlight=False, soft_wrap=True)
+        console.print(f"[red]{count} failed:[/red] {escape(message)}", highlight=False, soft_wrap=True)
     if len(errors) > MAX_ERRORS_SHOWN:
         console.print(f"[red]… and {len(errors) - MAX_ERRORS_SHOWN} other errors[/red]")
 

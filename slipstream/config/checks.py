@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+import os
+import typing
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from slipstream.config.settings import (
     DRAFT_BUDGETS,
     DTYPES,
+    EMBEDDED_MODEL,
+    MAX_LOOKUP_LENGTH,
     MAX_SPECULATIVE_TOKENS,
     SPECULATIVE_METHODS,
     SettingError,
     Settings,
     SpeculativeSettings,
 )
+from slipstream.request import MAX_WHOLE_NUMBER, shown
 
 
 def parse_speculative_config(text: str) -> SpeculativeSettings | None:
@@ -24,13 +30,15 @@ def parse_speculative_config(text: str) -> SpeculativeSettings | None:
         return None
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except RecursionError:
+        raise SettingError("--speculative-config is JSON nested too deeply; one object is enough") from None
+    except ValueError as error:  # broken JSON, or a whole number of thousands of digits
         raise SettingError(
             f"--speculative-config is not JSON ({error}); "
             'write for example \'{"method": "ngram", "num_speculative_tokens": 5}\', or none'
         ) from None
     if not isinstance(value, dict):
-        raise SettingError(f"--speculative-config must be a JSON object, got {value!r}")
+        raise SettingError(f"--speculative-config must be a JSON object, got {shown(value)}")
     return speculative_settings_from(value)
 
 
@@ -40,32 +48,54 @@ def speculative_settings_from(value: Mapping[str, Any]) -> SpeculativeSettings:
     unknown = [key for key in value if key not in known]
     if unknown:
         raise SettingError(
-            f"--speculative-config: unknown key {unknown[0]!r}; known keys are {', '.join(sorted(known))}"
+            f"--speculative-config: unknown key {shown(unknown[0])}; known keys are {', '.join(sorted(known))}"
         )
     _check_method(value.get("method"))
-    for name in ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max", "draft_max_model_len"):
-        number = value.get(name)
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-            raise SettingError(f"--speculative-config: {name} must be a whole number, got {number!r}")
-    length = value.get("acceptance_length")
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int | float)):
-        raise SettingError(f"--speculative-config: acceptance_length must be a number, got {length!r}")
-    layout = value.get("layout")
-    if layout is not None and not isinstance(layout, str):
-        raise SettingError(f"--speculative-config: layout must be a string, got {layout!r}")
-    return SpeculativeSettings(**value)
+    settings = SpeculativeSettings(**value)
+    check_types(settings, lambda name: f"--speculative-config: {name}")
+    return settings
 
 
 def _check_method(method: object) -> None:
     if method not in SPECULATIVE_METHODS:
         raise SettingError(
-            f"--speculative-config: method {method!r} is not available; choose one of {', '.join(SPECULATIVE_METHODS)}"
+            f"--speculative-config: method {shown(method)} is not available; "
+            f"choose one of {', '.join(SPECULATIVE_METHODS)}"
         )
+
+
+# More only slow each other down, and very many end the process.
+MOST_THREADS_PER_CORE = 16
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "None"}
+
+
+def check_types(settings: Any, flag_of: Callable[[str], str]) -> None:
+    """Refuse values of another type than the fields of a settings dataclass declare, and numbers that are not finite.
+
+    Args:
+        flag_of: what the error calls a field.
+    """
+    for name, hint in typing.get_type_hints(type(settings)).items():
+        value, kinds = getattr(settings, name), typing.get_args(hint) or (hint,)
+        fits = isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
+        if not fits or (isinstance(value, bool) and bool not in kinds):
+            wanted = " or ".join(_KINDS[kind] for kind in kinds)
+            raise SettingError(f"{flag_of(name)} must be {wanted}, got {shown(value)}")
+        if isinstance(value, int) and abs(value) > MAX_WHOLE_NUMBER:
+            raise SettingError(f"{flag_of(name)} is no 64-bit number: {shown(value)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingError(f"{flag_of(name)} must be a finite number, got {value}")
 
 
 def check_settings(settings: Settings) -> None:
     """Refuse values that are wrong for any model; needs no file to be opened."""
     model, cache, scheduler = settings.model, settings.cache, settings.scheduler
+    for part in (model, cache, scheduler):
+        check_types(part, lambda name: f"--{name.replace('_', '-')}")
+    if not model.model.strip():
+        raise SettingError(f"--model is empty; give a .gguf file, a Hugging Face directory, or {EMBEDDED_MODEL}")
+    if model.served_model_name is not None and not model.served_model_name.strip():
+        raise SettingError("--served-model-name is empty; leave it out for the model's own name")
     if model.dtype not in DTYPES:
         raise SettingError(f"--dtype {model.dtype} is not known; choose one of {', '.join(DTYPES)}")
     if scheduler.draft_budget not in DRAFT_BUDGETS:
@@ -74,6 +104,12 @@ def check_settings(settings: Settings) -> None:
         )
     _at_least("--max-model-len", model.max_model_len, 2)
     _at_least("--num-threads", model.num_threads, 1)
+    most_threads = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
+    if model.num_threads is not None and model.num_threads > most_threads:
+        raise SettingError(
+            f"--num-threads must be at most {most_threads} on this machine, got {model.num_threads}; "
+            "more threads than cores only slow it down"
+        )
     _at_least("--num-kv-blocks", cache.num_kv_blocks, 1)
     _at_least("--kv-cache-memory-bytes", cache.kv_cache_memory_bytes, 1)
     _at_least("--max-num-batched-tokens", scheduler.max_num_batched_tokens, 1)
@@ -95,6 +131,7 @@ def check_settings(settings: Settings) -> None:
 def check_speculative(speculative: SpeculativeSettings) -> None:
     """Refuse a speculative config that cannot work with any model."""
     flag = "--speculative-config"
+    check_types(speculative, lambda name: f"{flag}: {name}")
     _check_method(speculative.method)
     most = speculative.num_speculative_tokens
     if not 1 <= most <= MAX_SPECULATIVE_TOKENS:
@@ -107,6 +144,11 @@ def check_speculative(speculative: SpeculativeSettings) -> None:
         raise SettingError(
             f"{flag}: prompt_lookup_min must be between 1 and prompt_lookup_max ({speculative.prompt_lookup_max}), "
             f"got {speculative.prompt_lookup_min}"
+        )
+    if speculative.prompt_lookup_max > MAX_LOOKUP_LENGTH:
+        raise SettingError(
+            f"{flag}: prompt_lookup_max must be at most {MAX_LOOKUP_LENGTH}, got "
+            f"{speculative.prompt_lookup_max}; the nearest is {MAX_LOOKUP_LENGTH}"
         )
     _at_least(f"{flag}: draft_max_model_len", speculative.draft_max_model_len, 2)
     if speculative.method != "forced":

@@ -230,14 +230,20 @@ class _Resolver:
 
     def _num_kv_blocks(self, defaults: DeviceDefaults, seats: int, max_model_len: int) -> int:
         cache, facts = self._settings.cache, self._facts
+        block_bytes = facts.kv_bytes_per_token * cache.block_size
+        most = facts.memory_bytes // block_bytes
         if cache.num_kv_blocks is not None:
+            if cache.num_kv_blocks > most:
+                raise SettingError(
+                    f"--num-kv-blocks {cache.num_kv_blocks} of {block_bytes} bytes are more than the "
+                    f"{facts.memory_bytes >> 20} MiB of memory at hand; the largest pool that fits has {most}"
+                )
             return self._decide("num_kv_blocks", cache.num_kv_blocks, 0, "")
         memory = cache.kv_cache_memory_bytes
         reason = f"{memory} bytes asked for"
         if memory is None:
             memory = int(facts.memory_bytes * defaults.kv_memory_share)
             reason = f"{defaults.kv_memory_share:.0%} of the memory at hand ({memory >> 20} MiB)"
-        block_bytes = facts.kv_bytes_per_token * cache.block_size
         fitting = memory // block_bytes
         useful = seats * -(-max_model_len // cache.block_size)
         if fitting < 1:
@@ -247,5 +253,10 @@ class _Resolver:
             )
         if useful < fitting:
             fitting, reason = useful, f"{seats} requests of {max_model_len} tokens; more would never be used"
+        if fitting > most:
+            raise SettingError(
+                f"--kv-cache-memory-bytes {memory} is more than the {facts.memory_bytes} bytes of memory at hand, "
+                "the nearest that works"
+            )
         self._note("num_kv_blocks", fitting, "derived", reason)
         return fitting

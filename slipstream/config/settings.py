@@ -12,6 +12,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 DRAFT_BUDGETS = ("separate", "shared")
 SPECULATIVE_METHODS = ("ngram", "forced")
 MAX_SPECULATIVE_TOKENS = 64
+MAX_LOOKUP_LENGTH = 32
 
 
 class SettingError(ValueError):
@@ -90,7 +91,7 @@ class SpeculativeSettings:
     Attributes:
         method: one of SPECULATIVE_METHODS.
         num_speculative_tokens: K, most drafts per request per step.
-        prompt_lookup_min, prompt_lookup_max: n-gram lengths that `ngram` looks for.
+        prompt_lookup_min, prompt_lookup_max: n-gram lengths that `ngram` looks for, at most MAX_LOOKUP_LENGTH.
         layout: whose budgets `forced` obeys.
         acceptance_length: mean tokens per step that `forced` makes come out, 1 to K + 1.
         draft_max_model_len: the drafter's own position limit; requests past it stop drafting.

@@ -27,18 +27,18 @@ def generate(
     """
     llm = LLM.from_engine(build_engine(settings, progress=True))
     if raw:
-        prompt_token_ids = tuple(llm.built.source.tokenizer.encode(prompt))
+        prompt_token_ids = llm.encode(prompt)
     else:
         messages = [{"role": "user", "content": prompt}]
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})
         prompt_token_ids = llm.encode_chat(messages)
-    generation = llm.start(prompt_token_ids, sampling)
-    for delta in generation:
-        if delta.finish_reason is FinishReason.ERROR:
-            raise GenerationError(delta.error or "the engine failed")
-        sys.stdout.write(delta.text)
-        sys.stdout.flush()
+    with llm.start(prompt_token_ids, sampling) as generation:
+        for delta in generation:
+            if delta.finish_reason is FinishReason.ERROR:
+                raise GenerationError(delta.error or "the engine failed")
+            sys.stdout.write(delta.text)
+            sys.stdout.flush()
     sys.stdout.write("\n")
     sys.stderr.write(summary(generation.metrics) + "\n")
 

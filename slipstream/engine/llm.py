@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, cast
@@ -17,15 +19,13 @@ from slipstream.engine.flat_settings import settings_from_flat
 from slipstream.engine.messages import Submission
 from slipstream.engine.output_processor import ChoiceDelta, PositionLogprobs
 from slipstream.engine.request_metrics import RequestMetrics
-from slipstream.engine.tracker import RequestTracker, TrackedRequest
-from slipstream.request import FinishReason, RequestError, SamplingParams
+from slipstream.engine.shared_engine import GenerationError, RunningRequests, SharedEngine
+from slipstream.request import FinishReason, RequestError, SamplingParams, check_whole, shown
+
+__all__ = ["LLM", "Choice", "GenerationError", "GenerationResult", "RunningGeneration"]
 
 Prompt = str | Sequence[int]
 Conversation = Sequence[Mapping[str, Any]]
-
-
-class GenerationError(RuntimeError):
-    """The engine failed while it worked on a request; nothing is wrong with the request."""
 
 
 @dataclass(slots=True)
@@ -59,15 +59,34 @@ class GenerationResult:
         return self.choices[0].text
 
 
-@dataclass(frozen=True, slots=True)
 class RunningGeneration:
-    """A prompt being answered. `metrics` (of the first choice) grow with `deltas`; closing those aborts the rest."""
+    """A prompt being answered; iterate over it for deltas. Other generations may run in between.
 
-    metrics: RequestMetrics
-    deltas: Iterator[ChoiceDelta]
+    It keeps its place in the engine until it has ended, is closed (`with` does it), or nobody refers to it any more.
+
+    Attributes:
+        metrics: of the first choice; they grow as the engine steps.
+    """
+
+    def __init__(self, requests: RunningRequests) -> None:
+        self.metrics: RequestMetrics = requests.tracked[0].metrics[0]
+        self._requests = requests
 
     def __iter__(self) -> Iterator[ChoiceDelta]:
-        return self.deltas
+        return self
+
+    def __next__(self) -> ChoiceDelta:
+        return next(self._requests)[1]
+
+    def __enter__(self) -> RunningGeneration:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Abort what is unfinished; deltas not fetched by now are lost."""
+        self._requests.close()
 
 
 class LLM:
@@ -78,7 +97,12 @@ class LLM:
     """
 
     def __init__(
-        self, model: str = EMBEDDED_MODEL, *, seed: int | None = None, progress: bool = False, **settings: Any
+        self,
+        model: str | os.PathLike[str] = EMBEDDED_MODEL,
+        *,
+        seed: int | None = None,
+        progress: bool = False,
+        **settings: Any,
     ) -> None:
         """Load a model.
 
@@ -91,7 +115,7 @@ class LLM:
         Raises:
             SettingError: a setting that cannot work. ModelLoadError: the model cannot be used.
         """
-        self._use(build_engine(settings_from_flat({"model": model, **settings}), progress=progress), seed)
+        self._use(build_engine(settings_from_flat({"model": os.fspath(model), **settings}), progress=progress), seed)
 
     @classmethod
     def from_engine(cls, built: BuiltEngine, *, seed: int | None = None) -> LLM:
@@ -102,6 +126,7 @@ class LLM:
 
     def _use(self, built: BuiltEngine, seed: int | None) -> None:
         self.built = built
+        self._shared = SharedEngine(built.engine, built.vocabulary)
         self._seeds = random.Random(seed)
         self._numbers = count()
 
@@ -122,11 +147,8 @@ class LLM:
             RequestError: a prompt or parameter that cannot be served; then none is.
             GenerationError: the engine failed.
         """
-        listed = _listed(prompts)
-        sampling = _one_each(sampling_params, len(listed))
-        tokenizer = self.built.source.tokenizer
-        ids = [tuple(tokenizer.encode(item) if isinstance(item, str) else item) for item in listed]
-        return self._run(ids, sampling, progress)
+        ids = [self._ids_of(name, prompt) for name, prompt in _listed(prompts)]
+        return self._run(ids, _one_each(sampling_params, len(ids)), progress)
 
     def chat(
         self,
@@ -139,63 +161,63 @@ class LLM:
         ids = [self.encode_chat(conversation) for conversation in _conversations(messages)]
         return self._run(ids, _one_each(sampling_params, len(ids)), progress)
 
-    def start(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> RunningGeneration:
-        """Begin with one prompt; iterate over what comes back for deltas as they are made."""
-        tracker = RequestTracker(self.built.vocabulary)
-        tracked = self._submit(tracker, tuple(prompt_token_ids), sampling)
-        return RunningGeneration(tracked.metrics[0], (delta for _, delta in self._deltas(tracker, [tracked])))
+    def start(self, prompt_token_ids: Sequence[int], sampling: SamplingParams | None = None) -> RunningGeneration:
+        """Begin with one prompt; iterate over what comes back for deltas as they are made.
+
+        Raises:
+            RequestError: it cannot be served.
+        """
+        ids = _checked_ids("prompt_token_ids", prompt_token_ids)
+        return RunningGeneration(self._shared.submit([self._submission(ids, *_one_each(sampling, 1))]))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """A text as token ids. Raises RequestError when it is not one."""
+        return self._encode("prompt", text)
 
     def encode_chat(self, messages: Conversation) -> tuple[int, ...]:
         """A conversation as token ids, up to the opening of the assistant's turn."""
         template = self.built.source.chat_template
         if template is None:
             raise RequestError(f"the model {self.built.served_name!r} has no chat template; use generate", "messages")
-        return tuple(self.built.source.tokenizer.encode(template.render(messages), add_special_tokens=False))
+        return self._encode("messages", template.render(_checked_conversation(messages)), add_special_tokens=False)
 
     def _run(
         self, prompts: Sequence[tuple[int, ...]], sampling: Sequence[SamplingParams], progress: bool
     ) -> list[GenerationResult]:
-        tracker = RequestTracker(self.built.vocabulary)
-        tracked: list[TrackedRequest] = []
-        try:
-            for prompt, parameters in zip(prompts, sampling, strict=True):
-                tracked.append(self._submit(tracker, prompt, parameters))
-        except RequestError:
-            for request in tracked:
-                self.built.engine.abort(request.submission.request_id)
-            raise
+        running = self._shared.submit([self._submission(*pair) for pair in zip(prompts, sampling, strict=True)])
         results = {
             request.submission.request_id: GenerationResult(
                 request.submission.prompt_token_ids,
                 [Choice(index, metrics=metrics) for index, metrics in enumerate(request.metrics)],
             )
-            for request in tracked
+            for request in running.tracked
         }
-        with Progress(console=Console(stderr=True), disable=not progress) as bar:
+        console = Console(stderr=True)
+        with closing(running), Progress(console=console, disable=not progress) as bar:
             task = bar.add_task("Generating", total=sum(len(result.choices) for result in results.values()))
-            for request_id, delta in self._deltas(tracker, tracked):
+            for request_id, delta in running:
                 if delta.finish_reason is FinishReason.ERROR:
                     raise GenerationError(delta.error or "the engine failed")
                 _extend(results[request_id].choices[delta.choice_index], delta)
                 bar.advance(task, delta.finish_reason is not None)
         return list(results.values())
 
-    def _submit(self, tracker: RequestTracker, prompt: tuple[int, ...], sampling: SamplingParams) -> TrackedRequest:
+    def _submission(self, prompt: tuple[int, ...], sampling: SamplingParams) -> Submission:
         seed = sampling.seed if sampling.seed is not None else self._seeds.getrandbits(63)
-        engine = self.built.engine
-        submission = Submission(f"llm-{next(self._numbers)}", prompt, sampling, seed, arrival_time=engine.clock())
-        engine.add_request(submission)
-        return tracker.add(submission)
+        arrival_time = self.built.engine.clock()
+        return Submission(f"llm-{next(self._numbers)}", prompt, sampling, seed, arrival_time=arrival_time)
 
-    def _deltas(self, tracker: RequestTracker, tracked: Sequence[TrackedRequest]) -> Iterator[tuple[str, ChoiceDelta]]:
-        engine = self.built.engine
+    def _ids_of(self, name: str, prompt: object) -> tuple[int, ...]:
+        return self._encode(name, prompt) if isinstance(prompt, str) else _checked_ids(name, prompt)
+
+    def _encode(self, name: str, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         try:
-            while len(tracker):
-                report = engine.step()
-                yield from tracker.read(report, engine.clock())
-        finally:
-            for request in tracked:
-                engine.abort(request.submission.request_id)
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"{name}: character {error.start} ({text[error.start]!r}) is half a surrogate pair and no text", name
+            ) from None
+        return tuple(self.built.source.tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
 
 def _extend(choice: Choice, delta: ChoiceDelta) -> None:
@@ -207,23 +229,56 @@ def _extend(choice: Choice, delta: ChoiceDelta) -> None:
         choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
 
 
-def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def _listed(prompts: object) -> list[tuple[str, object]]:
+    """Each prompt with what errors call it. A list that begins with a number is one prompt."""
     if isinstance(prompts, str):
-        return [prompts]
+        return [("prompts", prompts)]
+    if isinstance(prompts, bytes | bytearray) or not isinstance(prompts, Sequence):
+        raise RequestError(
+            f"prompts must be text, a list of token ids, or a list of such, got {shown(prompts)}", "prompts"
+        )
     if prompts and isinstance(prompts[0], int):
-        return [[item for item in prompts if isinstance(item, int)]]
-    return [item for item in prompts if not isinstance(item, int)]
+        return [("prompts", prompts)]
+    return [(f"prompts[{index}]", prompt) for index, prompt in enumerate(prompts)]
+
+
+def _checked_ids(name: str, prompt: object) -> tuple[int, ...]:
+    if isinstance(prompt, str | bytes | bytearray) or not isinstance(prompt, Sequence):
+        raise RequestError(f"{name} must be text or a list of token ids, got {shown(prompt)}", name)
+    for position, token_id in enumerate(prompt):
+        check_whole(f"{name}[{position}]", token_id, name)
+    return tuple(prompt)
 
 
 def _conversations(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+        raise RequestError(f"messages must be a list of messages, or of such lists, got {shown(messages)}", "messages")
     if messages and isinstance(messages[0], Mapping):
         return [cast(Conversation, messages)]
     return list(cast(Sequence[Conversation], messages))
 
 
-def _one_each(given: SamplingParams | Sequence[SamplingParams] | None, number: int) -> list[SamplingParams]:
+def _checked_conversation(messages: object) -> Conversation:
+    """Templates tend to skip what they do not know, and a message must not be lost."""
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
+        raise RequestError(f"a conversation must be a list of at least one message, got {shown(messages)}", "messages")
+    for index, message in enumerate(messages):
+        whole = isinstance(message, Mapping) and isinstance(message.get("role"), str)
+        if not whole or (message.get("content") is None and "tool_calls" not in message):
+            raise RequestError(
+                f'messages[{index}] must be {{"role": …, "content": …}}, got {shown(message)}', "messages"
+            )
+    return messages
+
+
+def _one_each(given: object, number: int) -> list[SamplingParams]:
     if given is None or isinstance(given, SamplingParams):
         return [given or SamplingParams()] * number
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise RequestError(f"sampling_params must be SamplingParams or a list of them, got {shown(given)}")
     if len(given) != number:
         raise RequestError(f"{number} prompts need {number} sampling_params, or one for all; got {len(given)}")
+    for index, item in enumerate(given):
+        if not isinstance(item, SamplingParams):
+            raise RequestError(f"sampling_params[{index}] must be SamplingParams, got {shown(item)}")
     return list(given)

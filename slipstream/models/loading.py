@@ -74,9 +74,13 @@ def open_model(model: str, *, progress: bool = True) -> ModelSource:
     if model == EMBEDDED_MODEL:
         return _open_gguf(ensure_embedded_model(progress=progress), EMBEDDED_MODEL, progress)
     path = Path(os.path.expanduser(model))
-    if path.is_dir():
+    try:
+        is_directory, is_file = path.is_dir(), path.is_file()
+    except OSError as error:
+        raise ModelLoadError(f"--model {model[:80]}: cannot be looked up ({error.strerror or error})") from None
+    if is_directory:
         return _open_directory(path, progress)
-    if path.is_file():
+    if is_file:
         if path.suffix.lower() != ".gguf":
             raise ModelLoadError(f"--model {model}: a model file must be a .gguf; give a GGUF file or a directory")
         return _open_gguf(path, path.stem, progress)

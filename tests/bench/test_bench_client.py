@@ -167,6 +167,10 @@ def test_events_that_share_a_read_are_all_kept_and_told() -> None:
         ([(0.1, b'{"error":"Unauthorized"}')], 401, "HTTP 401: Unauthorized"),
         ([(0.1, delta(content="a")), (0.2, event(error={"message": "engine died"}))], 200, "engine died"),
         ([(0.1, b"data: {broken\n\n")], 200, "not JSON"),
+        ([(0.1, b"data: " + b"[" * 100_000 + b"\n\n")], 200, "not JSON"),
+        ([(0.1, b"data: [1]\n\n")], 200, "another shape"),
+        ([(0.1, b'data: {"choices": [5]}\n\n')], 200, "another shape"),
+        ([(0.1, b'data: {"choices": [], "usage": {"completion_tokens": "x"}}\n\n')], 200, "another shape"),
         ([(0.1, delta(content="a")), (0.2, event(choices=[], usage={"completion_tokens": 1}))], 200, "finish_reason"),
     ],
 )

@@ -93,13 +93,16 @@ def test_ngram_against_none_on_the_scripted_target() -> None:
         (["--vary", "colour=a,b"], "unknown setting 'colour'"),
         (["--vary", "draft_budget=shared"], "at least two values"),
         (["--vary", "draft_budget=shared,mine"], "mine is not known"),
-        (["--repeats", "0"], "--repeats must be at least 1"),
-        (["--num-prompts", "0"], "--num-prompts must be at least 1"),
+        (["--repeats", "0"], "--repeats must be between 1 and 1000"),
+        (["--num-prompts", "0"], "--num-prompts must be between 1 and 1000000"),
         (["--vary", "max_num_seqs=many,8"], "max_num_seqs: expected a number"),
         (["--max-num-seqs", "100"], "--max-num-batched-tokens 64"),
         (["--dataset", "/nowhere.jsonl"], "cannot read prompts"),
         (["--output-json", "/nowhere/at/all.json"], "no directory /nowhere/at"),
         (["--concurrency", "2", "--request-rate", "1"], "exclude each other"),
+        (["--seed", "-3"], "--seed must be between 0 and"),
+        (["--repeats", "9999999999"], "--repeats must be between"),
+        (["--output-json", ""], "is a directory"),
         (["--speculative-config", FORCED.replace("3.0", "9.0")], "nearest is 6"),
         (["--speculative-config", FORCED.replace("dspark", "dspork")], "'dspork'"),
     ],
@@ -234,8 +237,70 @@ def test_failed_requests_are_shown_and_returned(capsys: pytest.CaptureFixture[st
         (["--base-url", "http://x", "--request-model", "m", "--dataset", "random"], "--endpoint completions"),
         (["--scripted", "--temperature", "-1"], "temperature"),
         (["--scripted", "--output-len", "0"], "--output-len"),
+        (["--scripted", "--output-len", "99999999999"], "--output-len"),
+        (["--scripted", "--dataset", "random", "--seed", "-1"], "--seed must be between 0"),
+        (["--scripted", "--request-rate", "5", "--seed", "-1"], "--seed must be between 0"),
+        (["--scripted", "--seed", str(2**90)], "--seed must be between 0"),
+        (["--scripted", "--request-rate", "1e-320"], "the nearest is 0.001"),
+        (["--scripted", "--request-rate", "1e300"], "the nearest is 1e+09"),
+        (["--scripted", "--request-rate", "5", "--burstiness", "1e-300"], "--burstiness must be between"),
+        (["--scripted", "--num-prompts", "99999999999999"], "the nearest is 1000000"),
+        (["--scripted", "--input-len", "10000000000"], "the nearest is 1000000"),
+        (["--scripted", "--input-len", "0"], "--input-len must be between 1"),
+        (["--scripted", "--input-len", "0", "--dataset", "random"], "--input-len must be between 1"),
+        (
+            ["--scripted", "--input-len", "1000000", "--dataset", "random"],
+            "at this length the most is --num-prompts 20",
+        ),
+        (["--scripted", "--num-warmups", "-1"], "--num-warmups must be between 0"),
+        (["--scripted", "--num-warmups", "99"], "--num-warmups must be between 0 and 32"),
+        (["--scripted", "--output-json", "."], "is a directory"),
+        (["--scripted", "--output-json", "a" * 5000], "cannot be written"),
+        (["--base-url", ""], "no server's address"),
+        (["--base-url", "garbage"], "no server's address"),
+        (["--base-url", "http://"], "no server's address"),
+        (["--base-url", "ftp://x"], "no server's address"),
+        (["--base-url", "http://[::1"], "no server's address"),
+        (["--base-url", "http://127.0.0.1:99999"], "no server's address"),
+        (["--base-url", "http://127.0.0.1:0"], "no server's address"),
+        (["--base-url", "http://x/?a=b"], "no server's address"),
+        *(
+            (["--base-url", "http://x", "--vocab-size", size], "--vocab-size must be")
+            for size in ("0", "-4", str(2**70))
+        ),
+        *((["--base-url", "http://x", "--timeout", time], "--timeout must be") for time in ("nan", "0", "-1", "inf")),
+        (["--base-url", "http://x", "--api-key", "ü"], "printable ASCII"),
+        (["--base-url", "http://x", "--api-key", "a\nb"], "printable ASCII"),
     ],
 )
 def test_bench_refuses_by_name(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(*arguments) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_output_file_without_permission_is_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everywhere
+    assert bench(*SMALL, "--output-json", str(tmp_path / "out.json")) == 2
+    assert "no permission" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("command", [bench, compare])
+def test_a_write_that_fails_after_the_run_is_one_line(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(*SMALL, "--output-json", "/dev/full") == 1
+    captured = capsys.readouterr()
+    assert "--output-json /dev/full could not be written: No space left" in " ".join(captured.err.split())
+    assert captured.out  # the numbers themselves are not lost
+
+
+def test_words_in_brackets_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "[bold].jsonl"
+    path.write_text('{"prompt": "hello"}')
+    assert bench(*SMALL, "--dataset", str(path)) == 0
+    assert "[bold].jsonl" in capsys.readouterr().out
+    assert bench(*SMALL, "--dataset", "[/x]") == 2
+    assert "[/x]" in capsys.readouterr().err

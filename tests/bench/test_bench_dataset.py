@@ -26,6 +26,8 @@ def test_jsonl_takes_prompts_and_first_turns(tmp_path: Path) -> None:
         ('{"text": "a"}', "line 1: expected"),
         ('{"turns": []}', "line 1"),
         ("\n", "no prompts"),
+        ("9" * 5000, "line 1: not JSON"),
+        ("[" * 100_000, "line 1: not JSON"),
     ],
 )
 def test_bad_files_are_refused_by_line(tmp_path: Path, content: str, message: str) -> None:

@@ -99,6 +99,20 @@ def test_scheduler_settings_that_cannot_work(settings: SchedulerSettings, words:
             Settings(speculative=SpeculativeSettings(method="ngram", prompt_lookup_min=5)),
             ["prompt_lookup_min", "got 5"],
         ),
+        (
+            Settings(speculative=SpeculativeSettings(method="ngram", prompt_lookup_max=33)),
+            ["prompt_lookup_max", "got 33", "nearest is 32"],
+        ),
+        (Settings(model=ModelSettings(model="")), ["--model is empty"]),
+        (Settings(model=ModelSettings(served_model_name="")), ["--served-model-name is empty"]),
+        (Settings(model=ModelSettings(num_threads=100_000)), ["--num-threads", "at most", "got 100000"]),
+        (Settings(model=ModelSettings(num_threads=10**26)), ["--num-threads", str(10**26)]),
+        (Settings(cache=CacheSettings(num_kv_blocks=10**5000)), ["--num-kv-blocks", "64-bit"]),
+        (Settings(cache=CacheSettings(num_kv_blocks=23_302)), ["--num-kv-blocks 23302", "8192 MiB", "has 23301"]),
+        (
+            Settings(cache=CacheSettings(kv_cache_memory_bytes=9 << 30)),
+            [f"--kv-cache-memory-bytes {9 << 30}", f"{8 << 30} bytes"],
+        ),
     ],
 )
 def test_other_settings_that_cannot_work(settings: Settings, words: list[str]) -> None:
@@ -106,6 +120,40 @@ def test_other_settings_that_cannot_work(settings: Settings, words: list[str]) -
         resolve(settings)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (Settings(model=ModelSettings(num_threads="2")), "--num-threads"),  # type: ignore[arg-type]
+        (Settings(model=ModelSettings(num_threads=2.0)), "--num-threads"),  # type: ignore[arg-type]
+        (Settings(model=ModelSettings(model=5)), "--model"),  # type: ignore[arg-type]
+        (Settings(model=ModelSettings(batch_invariant=1)), "--batch-invariant"),  # type: ignore[arg-type]
+        (Settings(cache=CacheSettings(block_size=None)), "--block-size"),  # type: ignore[arg-type]
+        (Settings(cache=CacheSettings(num_kv_blocks=True)), "--num-kv-blocks"),
+        (Settings(scheduler=SchedulerSettings(commit_lag=None)), "--commit-lag"),  # type: ignore[arg-type]
+        (Settings(scheduler=SchedulerSettings(priority_ageing_s=float("nan"))), "--priority-ageing-s"),
+        (Settings(scheduler=SchedulerSettings(priority_ageing_s=float("inf"))), "--priority-ageing-s"),
+        (Settings(speculative=SpeculativeSettings(method="ngram", prompt_lookup_min=2.5)), "prompt_lookup_min"),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_settings_of_the_wrong_type_are_refused_by_name(settings: Settings, name: str) -> None:
+    with pytest.raises(SettingError, match=name):
+        resolve(settings)
+
+
+def test_the_largest_pool_that_is_named_works() -> None:
+    assert resolve(Settings(cache=CacheSettings(num_kv_blocks=23_301))).scheduler.num_kv_blocks == 23_301
+    assert resolve(Settings(cache=CacheSettings(kv_cache_memory_bytes=8 << 30))).scheduler.num_kv_blocks <= 23_301
+
+
+def test_more_memory_than_there_is_may_be_allowed_when_less_is_used() -> None:
+    settings = Settings(
+        model=ModelSettings(max_model_len=160),
+        scheduler=SchedulerSettings(max_num_seqs=2),
+        cache=CacheSettings(kv_cache_memory_bytes=9 << 30),
+    )
+    assert resolve(settings).scheduler.num_kv_blocks == 20
 
 
 def test_a_small_pool_is_reported_and_not_refused() -> None:
@@ -131,6 +179,14 @@ def test_speculative_config_as_json() -> None:
         ('{"method": "ngram", "num_speculative_tokens": "three"}', "three"),
         ('{"method": "ngram", "num_speculative_tokens": true}', "True"),
         ('{"method": "forced", "layout": 3}', "layout"),
+        ('{"method": "ngram", "num_speculative_tokens": null}', "None"),
+        ('{"method": "ngram", "prompt_lookup_min": null}', "prompt_lookup_min"),
+        ('{"method": "ngram", "prompt_lookup_max": null}', "prompt_lookup_max"),
+        ('{"method": "ngram", "num_speculative_tokens": ' + "9" * 5000 + "}", "not JSON"),
+        ('{"method": "ngram", "num_speculative_tokens": ' + "9" * 400 + "}", "64-bit"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"method": {"a": 1}}', "not available"),
+        ('{"method": "forced", "acceptance_length": Infinity}', "finite"),
         ('{"method": "forced", "acceptance_length": "x"}', "acceptance_length"),
     ],
 )

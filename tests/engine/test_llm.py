@@ -79,8 +79,8 @@ def test_one_refused_prompt_refuses_all_and_leaves_nothing() -> None:
 def test_closing_a_stream_aborts() -> None:
     llm = make_llm(make_engine())
     running = llm.start(TOKENIZER.encode("hello"), SamplingParams(max_tokens=100))
-    next(running.deltas)
-    running.deltas.close()  # type: ignore[attr-defined]
+    next(running)
+    running.close()
     pool = llm.built.engine.scheduler.kv.pool
     assert not llm.built.engine.has_work() and pool.num_free == pool.num_blocks
 
