@@ -12,8 +12,9 @@ from starlette.responses import Response
 from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.output_processor import ChoiceDelta
 from slipstream.server.answers import ChunkWriter, UsageCount, collect, new_id, stream_chunks
+from slipstream.server.body import read_request
 from slipstream.server.logprobs import chat_logprobs
-from slipstream.server.protocol import ChatMessage, ChatRequest, read_request
+from slipstream.server.protocol import ChatMessage, ChatRequest
 from slipstream.server.served_model import ServedModel
 from slipstream.server.sse import EventStream, unless_client_gone
 

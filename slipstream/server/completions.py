@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -13,14 +14,10 @@ from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.output_processor import ChoiceDelta
 from slipstream.request import RequestError
 from slipstream.server.answers import ChunkWriter, UsageCount, collect, new_id, stream_chunks
+from slipstream.server.body import read_request
+from slipstream.server.fields import Prompt
 from slipstream.server.logprobs import completion_logprobs
-from slipstream.server.protocol import (
-    DEFAULT_COMPLETION_TOKENS,
-    MAX_CHOICES,
-    MAX_PROMPTS,
-    CompletionRequest,
-    read_request,
-)
+from slipstream.server.protocol import DEFAULT_COMPLETION_TOKENS, MAX_CHOICES, CompletionRequest
 from slipstream.server.served_model import ServedModel
 from slipstream.server.sse import EventStream, unless_client_gone
 
@@ -90,21 +87,25 @@ def _choice(
     }
 
 
-async def _token_ids(prompt: str | list[str] | list[int] | list[list[int]], model: ServedModel) -> list[list[int]]:
+async def _token_ids(prompt: Prompt, model: ServedModel) -> list[list[int]]:
     """Prompts in all four shapes the API allows, as token ids."""
-    if isinstance(prompt, str):
-        return [await model.encode(prompt, add_special_tokens=True)]
-    if not prompt:
+    if not prompt and not isinstance(prompt, str):
         raise RequestError("prompt is an empty list; at least one prompt is needed", "prompt")
-    if isinstance(prompt[0], int):
-        return [[item for item in prompt if isinstance(item, int)]]
-    if len(prompt) > MAX_PROMPTS:
-        raise RequestError(f"prompt holds {len(prompt)} prompts; at most {MAX_PROMPTS} are taken at once", "prompt")
-    return [
-        await model.encode(item, add_special_tokens=True) if isinstance(item, str) else item
-        for item in prompt
-        if not isinstance(item, int)
-    ]
+    prompts: list[str] | list[list[int]]
+    if isinstance(prompt, str):
+        prompts = [prompt]
+    else:  # the body's check leaves items of one type
+        prompts = cast("list[str] | list[list[int]]", [prompt] if isinstance(prompt[0], int) else prompt)
+    encoded = []
+    for item in prompts:
+        if isinstance(item, str):
+            token_ids = await model.encode(item, add_special_tokens=True)
+            await asyncio.sleep(0)  # other requests have their turn between short texts
+        else:
+            token_ids = item
+        model.check_length(len(token_ids))
+        encoded.append(token_ids)
+    return encoded
 
 
 def _output_limit(body: CompletionRequest, prompts: list[list[int]], model: ServedModel) -> int:

@@ -11,9 +11,11 @@ from starlette.exceptions import HTTPException
 
 from slipstream.engine.engine import EngineDeadError
 from slipstream.request import RequestError
+from slipstream.server.fields import shortened
 
 logger = logging.getLogger(__name__)
 
+MAX_MESSAGE = 1000
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 
@@ -49,7 +51,9 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestError)
     async def request_error(_request: Request, error: RequestError) -> JSONResponse:
-        return JSONResponse(error_body(error.message, INVALID_REQUEST, error.parameter, error.code), 400)
+        # Messages repeat what clients sent, and templates what they like.
+        message = shortened(error.message, MAX_MESSAGE)
+        return JSONResponse(error_body(message, INVALID_REQUEST, error.parameter, error.code), 400)
 
     @app.exception_handler(EngineDeadError)
     async def engine_dead(_request: Request, error: EngineDeadError) -> JSONResponse:
@@ -59,9 +63,9 @@ def install_error_handlers(app: FastAPI) -> None:
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         message = str(error.detail)
         if error.status_code == 404:
-            message = f"there is no {request.url.path} here; the API is under /v1, its description at /docs"
+            message = f"there is no {shortened(request.url.path)} here; the API is under /v1, its description at /docs"
         elif error.status_code == 405:
-            message = f"{request.method} is not allowed on {request.url.path}"
+            message = f"{shortened(request.method)} is not allowed on {shortened(request.url.path)}"
         return JSONResponse(error_body(message, INVALID_REQUEST), error.status_code, headers=error.headers)
 
     @app.exception_handler(Exception)

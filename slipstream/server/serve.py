@@ -22,12 +22,14 @@ from slipstream.engine.build import BuiltEngine, build_engine
 from slipstream.engine.engine_thread import EngineThread
 from slipstream.engine.statistics_log import StatisticsLog
 from slipstream.server.app import create_app
+from slipstream.server.http_protocol import HttpProtocol
 from slipstream.server.metrics import EngineCollector, ServerMetrics
 from slipstream.server.served_model import ServedModel
 
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_S = 5
+BACKLOG = 2048
 LOG_WIDTH = 120
 ANY_HOST = ("0.0.0.0", "::", "")
 
@@ -48,13 +50,15 @@ def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, 
         logger.info("%s", speculation_line(built.resolution))
         app = make_app(built, seed=seed, stuck_step_s=stuck_step_s)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_S, lifespan="on"
+            app,
+            http=HttpProtocol,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+            lifespan="on",
         )
         server = _Server(config, lambda: _print_ready(console, host, port, built.served_name))
-        try:
-            server.run(sockets=[listener])
-        except OSError as error:  # another process began to listen while this one loaded
-            raise _not_free(host, port, error) from None
+        server.run(sockets=[listener])
     if not server.started:
         raise SettingError("the server could not start; see the log above")
 
@@ -79,6 +83,7 @@ def make_app(built: BuiltEngine, *, seed: int | None = None, stuck_step_s: float
         tokenizer=built.source.tokenizer,
         chat_template=built.source.chat_template,
         max_request_tokens=engine.scheduler.max_request_tokens,
+        longest_token=max(map(len, built.vocabulary.token_bytes)),
         created=int(time.time()),
         speculation=None
         if speculative is None
@@ -88,23 +93,24 @@ def make_app(built: BuiltEngine, *, seed: int | None = None, stuck_step_s: float
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket, before anything costly is done. Raises SettingError when the address cannot be had."""
+    """A listening socket, before anything costly is done. Raises SettingError when the address cannot be had.
+
+    Linux lets two sockets with SO_REUSEADDR share a port until one listens, so two servers that load at once could
+    both have it. Clients that connect while the model loads wait until it has.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
-        raise _not_free(host, port, error) from None
+        raise SettingError(
+            f"--host {host} --port {port} cannot be listened on: {error}. "
+            "Stop what uses it, or choose another --port (0 takes any free one)"
+        ) from None
     return listener
-
-
-def _not_free(host: str, port: int, error: Exception) -> SettingError:
-    return SettingError(
-        f"--host {host} --port {port} cannot be listened on: {error}. "
-        "Stop what uses it, or choose another --port (0 takes any free one)"
-    )
 
 
 def speculation_line(resolution: Resolution) -> str:

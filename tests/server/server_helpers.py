@@ -21,11 +21,13 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.engine_thread import EngineThread
 from slipstream.engine.statistics_log import StatisticsLog
 from slipstream.server.app import create_app
+from slipstream.server.http_protocol import HttpProtocol
 from slipstream.server.metrics import EngineCollector, ServerMetrics
 from slipstream.server.serve import bind
 from slipstream.server.served_model import ServedModel
 
 NAME = "tiny"
+LONGEST_TOKEN = max(map(len, VOCABULARY.token_bytes))
 
 
 def make_test_app(engine: Engine, *, stuck_step_s: float = 60.0) -> FastAPI:
@@ -34,7 +36,7 @@ def make_test_app(engine: Engine, *, stuck_step_s: float = 60.0) -> FastAPI:
     registry.register(EngineCollector(engine, NAME))
     log = StatisticsLog(engine.scheduler)
     front = AsyncEngine(EngineThread(engine), VOCABULARY, listeners=(metrics, log), stuck_step_s=stuck_step_s)
-    model = ServedModel(NAME, TOKENIZER, TEMPLATE, engine.scheduler.max_request_tokens, 0)
+    model = ServedModel(NAME, TOKENIZER, TEMPLATE, engine.scheduler.max_request_tokens, 0, longest_token=LONGEST_TOKEN)
     return create_app(front, model, registry=registry, statistics_log=log)
 
 
@@ -71,7 +73,7 @@ def start_server() -> Iterator[Starter]:
         engine = make_engine(*args, **kwargs)
         listener = bind("127.0.0.1", 0)
         app = make_test_app(engine, stuck_step_s=stuck_step_s)
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        config = uvicorn.Config(app, http=HttpProtocol, log_config=None, access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
         thread.start()

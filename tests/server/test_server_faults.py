@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from server_helpers import NAME, RunningServer, Starter
 
 from slipstream.scheduler.protocol import Executor, StepPlan, StepResult
-from slipstream.server.protocol import MAX_BODY_BYTES
+from slipstream.server.body import MAX_BODY_BYTES
 
 LIMIT = 256
 
