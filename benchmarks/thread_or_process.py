@@ -39,6 +39,7 @@ from slipstream.engine.flat_settings import settings_from_flat
 from slipstream.engine.loop import EngineLoop
 from slipstream.engine.messages import Event, Message, Shutdown
 from slipstream.engine.vocabulary import Vocabulary
+from slipstream.engine.worker import WorkerThread
 from slipstream.models.loading import open_model
 from slipstream.request import SamplingParams
 from slipstream.server.app import create_app
@@ -116,8 +117,9 @@ def serve(variant: str, port: int) -> None:
         process = EngineProcess(settings)
         backend, limit = process, process.max_request_tokens
     else:
-        engine = build_engine(settings).engine
-        backend, limit = EngineThread(engine), engine.scheduler.max_request_tokens
+        worker = WorkerThread("slipstream-engine")
+        engine = worker.submit(lambda: build_engine(settings)).result().engine
+        backend, limit = EngineThread(engine, worker), engine.scheduler.max_request_tokens
     model = ServedModel(MODEL_NAME, source.tokenizer, source.chat_template, limit, 0)
     app = create_app(AsyncEngine(backend, Vocabulary.from_tokenizer(source.tokenizer)), model)
     config = uvicorn.Config(app, log_level="warning", access_log=False)

@@ -24,8 +24,10 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.messages import Submission
 from slipstream.engine.stop_strings import TextStopChecker
 from slipstream.engine.vocabulary import Vocabulary
+from slipstream.engine.worker import WorkerThread
 from slipstream.execution.build import build_executor, model_kv_bytes_per_token
 from slipstream.execution.device import resolve_device, resolve_dtype
+from slipstream.execution.executor import TorchExecutor
 from slipstream.models.loading import ModelSource, open_model
 from slipstream.request import RequestError
 from slipstream.sampling.sampler import check_sampling
@@ -73,20 +75,27 @@ def build_engine(
         announce(resolution)
     config = resolution.scheduler
     vocabulary = Vocabulary.from_tokenizer(source.tokenizer)
-    executor = build_executor(
-        source,
-        resolution.settings.model,
-        num_kv_blocks=config.num_kv_blocks,
-        block_size=config.block_size,
-        drafter=drafter,
-    )
+    commit_lag = resolution.settings.scheduler.commit_lag
+    worker = WorkerThread("slipstream-executor") if commit_lag else None
+
+    def load() -> TorchExecutor:
+        return build_executor(
+            source,
+            resolution.settings.model,
+            num_kv_blocks=config.num_kv_blocks,
+            block_size=config.block_size,
+            drafter=drafter,
+        )
+
+    executor = load() if worker is None else worker.submit(load).result()
     stops = TextStopChecker(TokenStopChecker(), vocabulary)
     engine = Engine(
         Scheduler(config, stop_checker=stops),
         executor,
         clock=time.monotonic,
         eos_token_ids=tuple({*source.config.eos_token_ids, *source.tokenizer.eos_token_ids}),
-        commit_lag=resolution.settings.scheduler.commit_lag,
+        commit_lag=commit_lag,
+        worker=worker,
         check_sampling=submission_checker(source.config.vocab_size),
         forget=stops.forget,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from slipstream.engine.messages import StepReport, Submission
+from slipstream.engine.worker import WorkerThread
 from slipstream.request import FinishReason, Request, RequestError, RequestOutput
 from slipstream.scheduler.protocol import Executor, RequestResult, StepPlan, StepResult
 from slipstream.scheduler.scheduler import Scheduler
@@ -15,7 +16,6 @@ from slipstream.scheduler.scheduler import Scheduler
 logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
-_SEED_MASK = (1 << 64) - 1
 
 
 class EngineDeadError(RuntimeError):
@@ -51,10 +51,12 @@ class Engine:
         clock: Callable[[], float],
         eos_token_ids: tuple[int, ...] = (),
         commit_lag: int = 0,
+        worker: WorkerThread | None = None,
         check_sampling: Callable[[Submission], None] | None = None,
         forget: Callable[[str], None] | None = None,
     ) -> None:
-        """`check_sampling` raises RequestError for what the model cannot serve; `forget` hears of ended choices."""
+        """`worker` (for lag 1) is the thread that loaded the executor's model; `check_sampling` raises RequestError for
+        what the model cannot serve; `forget` hears of ended choices."""
         self.scheduler = scheduler
         self.executor = executor
         self.clock = clock
@@ -62,12 +64,13 @@ class Engine:
         self._eos_token_ids = eos_token_ids
         self._check_sampling = check_sampling
         self._forget = forget
-        self._worker = ThreadPoolExecutor(1, "slipstream-executor") if commit_lag else None
+        self._worker = (worker or WorkerThread("slipstream-executor")) if commit_lag else None
         self._outstanding: tuple[StepPlan, Future[StepResult]] | None = None
         self._submissions: dict[str, Submission] = {}
         self._requests: dict[str, Request] = {}
         self._never_ran: dict[str, Request] = {}
         self._num_failures = 0
+        self._last_counted_failure = -2
 
     @property
     def load(self) -> EngineLoad:
@@ -96,7 +99,7 @@ class Engine:
                 request = self._choice(submission, choice_index)
                 self.scheduler.add_request(request)
                 added.append(request)
-        except RequestError:
+        except Exception:
             for request in added:
                 self.scheduler.abort(request.request_id)
             raise
@@ -153,7 +156,7 @@ class Engine:
     def close(self) -> None:
         """Wait for a step in flight and end the worker thread."""
         if self._worker is not None:
-            self._worker.shutdown(wait=True)
+            self._worker.close()
 
     def _advance(self, now: float) -> tuple[StepPlan, list[RequestOutput]]:
         plan = self.scheduler.schedule(now)
@@ -163,7 +166,7 @@ class Engine:
         if previous is not None:
             wait([previous[1]])
         if plan.requests:
-            self._outstanding = (plan, self._worker.submit(self.executor.execute, plan))
+            self._outstanding = (plan, self._worker.submit(lambda: self.executor.execute(plan)))
         return plan, self._commit(previous[0], previous[1].result) if previous is not None else []
 
     def _commit(self, plan: StepPlan, obtain: Callable[[], StepResult]) -> list[RequestOutput]:
@@ -174,7 +177,10 @@ class Engine:
             result = obtain()
         except Exception as error:
             logger.exception("step %d failed; its %d requests end with an error", plan.step, len(plan.requests))
-            self._num_failures += 1
+            # At lag 1 the step after a failed one was planned with the same requests: one cause, counted once.
+            if self._worker is None or plan.step != self._last_counted_failure + 1:
+                self._num_failures += 1
+                self._last_counted_failure = plan.step
             message = f"the model failed in this step: {type(error).__name__}: {error}"
             failed = [RequestResult(item.request_id, item.epoch, [], error=message) for item in plan.requests]
             return StepResult(plan.step, failed)
@@ -198,7 +204,7 @@ class Engine:
             submission.choice_id(choice_index),
             submission.prompt_token_ids,
             submission.sampling,
-            seed=submission.seed & _SEED_MASK,
+            seed=submission.seed,
             choice_index=choice_index,
             eos_token_ids=self._eos_token_ids,
             priority=submission.priority,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from slipstream.engine.engine import Engine, EngineLoad
 from slipstream.engine.loop import EngineLoop, QueueInbox
 from slipstream.engine.messages import Event, Message
+from slipstream.engine.worker import WorkerThread
 
 
 class EngineBackend(Protocol):
@@ -46,11 +46,12 @@ class EngineBackend(Protocol):
 class EngineThread:
     """See EngineBackend. Messages are passed, not copied; the thread does not keep the process alive."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, worker: WorkerThread | None = None) -> None:
+        """`worker`: the thread that loaded the model; a new one when None."""
         self._engine = engine
         self._inbox = QueueInbox()
+        self._worker = worker or WorkerThread("slipstream-engine")
         self._loop: EngineLoop | None = None
-        self._thread: threading.Thread | None = None
 
     def clock(self) -> float:
         return self._engine.clock()
@@ -65,15 +66,14 @@ class EngineThread:
 
     def start(self, deliver: Callable[[Event], None]) -> None:
         self._loop = EngineLoop(self._engine, self._inbox, deliver)
-        self._thread = threading.Thread(target=self._loop.run, name="slipstream-engine", daemon=True)
-        self._thread.start()
+        self._running = self._worker.submit(self._loop.run)
 
     def put(self, message: Message) -> None:
         self._inbox.put(message)
 
     def is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return self._loop is not None and not self._running.done()
 
     def join(self, timeout_s: float) -> None:
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        if self._loop is not None:
+            self._worker.close(timeout_s)

@@ -104,6 +104,10 @@ class EngineLoop:
                         self._deliver(Rejected(submission.request_id, error.message, error.parameter, error.code))
                     except EngineDeadError as error:
                         self._deliver(EngineDied(str(error)))
+                    except Exception as error:
+                        # Whatever is wrong with one submission is no reason to let the others down.
+                        logger.exception("request %s could not be taken", submission.request_id)
+                        self._deliver(Rejected(submission.request_id, f"the request could not be taken: {error}"))
                     else:
                         self._deliver(Accepted(submission.request_id))
         return True

@@ -87,6 +87,9 @@ def process(logits: Tensor, row: SampleRow, counts: PrefixCounts) -> Tensor:
         logits[_ids_in_vocabulary(row.stop_token_ids, logits)] = -math.inf
     if has_penalties(params):
         _penalise(logits, params, *counts.of(row))
+    # Bias and penalties may leave the range of the type: such a token is the best one or forbidden, never NaN.
+    limit = torch.finfo(logits.dtype).max / 4  # the difference of two logits must stay finite too
+    torch.nan_to_num_(logits, nan=-math.inf, posinf=limit, neginf=-math.inf).clamp_(max=limit)
     if bool(torch.isneginf(logits.amax())):
         logits[original.argmax()] = 0.0
     return logits

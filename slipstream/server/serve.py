@@ -21,6 +21,7 @@ from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.build import BuiltEngine, build_engine
 from slipstream.engine.engine_thread import EngineThread
 from slipstream.engine.statistics_log import StatisticsLog
+from slipstream.engine.worker import WorkerThread
 from slipstream.server.app import create_app
 from slipstream.server.http_protocol import HttpProtocol
 from slipstream.server.metrics import EngineCollector, ServerMetrics
@@ -46,9 +47,12 @@ def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, 
     listener = bind(host, port)
     with contextlib.closing(listener):
         port = listener.getsockname()[1]
-        built = build_engine(settings, progress=True, announce=lambda resolution: print_report(console, resolution))
+        worker = WorkerThread("slipstream-engine")
+        built = worker.submit(
+            lambda: build_engine(settings, progress=True, announce=lambda found: print_report(console, found))
+        ).result()
         logger.info("%s", speculation_line(built.resolution))
-        app = make_app(built, seed=seed, stuck_step_s=stuck_step_s)
+        app = make_app(built, worker, seed=seed, stuck_step_s=stuck_step_s)
         config = uvicorn.Config(
             app,
             http=HttpProtocol,
@@ -63,15 +67,17 @@ def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, 
         raise SettingError("the server could not start; see the log above")
 
 
-def make_app(built: BuiltEngine, *, seed: int | None = None, stuck_step_s: float = 60.0) -> FastAPI:
-    """The application around a built engine, with metrics and statistics log."""
+def make_app(
+    built: BuiltEngine, worker: WorkerThread, *, seed: int | None = None, stuck_step_s: float = 60.0
+) -> FastAPI:
+    """The application around an engine that was built in `worker` and will run there, with metrics and log."""
     engine, resolution = built.engine, built.resolution
     registry = CollectorRegistry()
     metrics = ServerMetrics(registry, built.served_name, resolution.scheduler.max_model_len)
     registry.register(EngineCollector(engine, built.served_name))
     statistics_log = StatisticsLog(engine.scheduler)
     front = AsyncEngine(
-        EngineThread(engine),
+        EngineThread(engine, worker),
         built.vocabulary,
         listeners=(metrics, statistics_log),
         seed=seed,

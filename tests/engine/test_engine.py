@@ -228,3 +228,28 @@ def test_refused_choice_leaves_nothing_behind() -> None:
     with pytest.raises(RequestError):
         engine.add_request(Submission("a", PROMPT, SamplingParams(n=3, max_tokens=None), seed=0))
     assert not engine.has_work()
+
+
+def test_seeds_a_power_of_two_apart_differ() -> None:
+    texts = []
+    for seed in (0, 2**64):
+        sampling = SamplingParams(seed=seed, max_tokens=12)
+        texts.append(tokens(run(make_engine(), [Submission("a", PROMPT, sampling, seed=seed)])["a", 0]))
+    assert texts[0] != texts[1]
+
+
+def test_at_lag_1_one_cause_counts_once() -> None:
+    """The step after a failed one was planned with the same request and is doomed; two bad requests kill nobody."""
+    bad = {"bad0#0", "bad1#0"}
+    engine = make_engine(
+        commit_lag=1,
+        max_num_seqs=1,
+        wrap=lambda inner: Failing(inner, lambda plan: any(item.request_id in bad for item in plan.requests)),
+    )
+    sampling = SamplingParams(temperature=0.0, max_tokens=8)
+    deltas = run(engine, [Submission(name, PROMPT, sampling, seed=0) for name in ("bad0", "bad1", "good")])
+    assert deltas["bad0", 0][-1].finish_reason is FinishReason.ERROR
+    assert deltas["bad1", 0][-1].finish_reason is FinishReason.ERROR
+    assert len(tokens(deltas["good", 0])) == 8
+    assert engine.death is None
+    engine.close()

@@ -177,3 +177,24 @@ def test_ids_outside_the_vocabulary_are_refused_by_name(parameter, token_id):
 def test_an_unchecked_bias_is_refused_too():
     with pytest.raises(RequestError, match="logit_bias"):
         Sampler(3).sample(torch.zeros(1, 3), [make_row(SamplingParams(logit_bias={-1: 5.0}))])
+
+
+@pytest.mark.parametrize("penalty", [1e-40, 5e-324, 1e300])
+@pytest.mark.parametrize(
+    "filters", [{}, {"top_k": 3, "min_p": 0.1}, {"top_p": 0.5}, {"temperature": 0.0}, {"top_k": 1}]
+)
+def test_penalties_beyond_the_type_never_make_nan(penalty: float, filters: dict[str, float]) -> None:
+    """A penalty that takes logits to infinity picks a real token, in this row and in no other."""
+    sampling = extreme_penalty(penalty, **filters)
+    logits = torch.tensor([[2.0, 1.0, -1.0, 0.5], [0.0, 3.0, 1.0, 0.0]])
+    bystander = make_row(SamplingParams(temperature=0.0))
+    sampled = Sampler(4).sample(logits, [make_row(sampling, prompt=(0, 2), output=(1,)), bystander])
+    assert 0 <= sampled.token_ids[0] < 4
+    assert sampled.token_ids[1] == 1
+
+
+def extreme_penalty(penalty: float, **filters: float) -> SamplingParams:
+    """Past the checks of SamplingParams, as a direct caller could do."""
+    sampling = SamplingParams(**filters)  # type: ignore[arg-type]
+    object.__setattr__(sampling, "repetition_penalty", penalty)
+    return sampling
