@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -65,7 +64,7 @@ def _check_method(method: object) -> None:
 
 
 # More only slow each other down, and very many end the process.
-MOST_THREADS_PER_CORE = 16
+MAX_THREADS = 1024
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "None"}
 
 
@@ -104,10 +103,9 @@ def check_settings(settings: Settings) -> None:
         )
     _at_least("--max-model-len", model.max_model_len, 2)
     _at_least("--num-threads", model.num_threads, 1)
-    most_threads = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
-    if model.num_threads is not None and model.num_threads > most_threads:
+    if model.num_threads is not None and model.num_threads > MAX_THREADS:
         raise SettingError(
-            f"--num-threads must be at most {most_threads} on this machine, got {model.num_threads}; "
+            f"--num-threads must be at most {MAX_THREADS}, got {model.num_threads}; "
             "more threads than cores only slow it down"
         )
     _at_least("--num-kv-blocks", cache.num_kv_blocks, 1)

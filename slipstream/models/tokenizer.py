@@ -55,7 +55,8 @@ class Tokenizer:
                 f"the text holds half of a surrogate pair (U+{ord(text[error.start]):04X}) at character {error.start}; "
                 "send valid Unicode"
             ) from None
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # The batch call lets other threads run meanwhile; the single one does not.
+        ids: list[int] = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
