@@ -1,6 +1,6 @@
 """Case A6: every command that the documents show is run, or at least understood, by this release.
 
-`slipstream …` lines are parsed by the real command line; those that serve must reach "ready" (with a tiny model in place
+`slipstream …` lines are parsed by the real command line; those that serve must reach "ready" (a tiny model in place
 of the named one); `make …` lines must name a target; named files must exist.
 """
 

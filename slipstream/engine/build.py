@@ -163,6 +163,9 @@ def available_memory() -> int:
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines():
+            if line.startswith("inactive_file "):  # page cache, given back when needed
+                used -= int(line.split()[1])
         if limit != "max":
             memory = min(memory, int(limit) - used)
     except (OSError, ValueError):
