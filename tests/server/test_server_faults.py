@@ -184,6 +184,7 @@ def test_E5_the_limit_itself_works(server: RunningServer) -> None:
     assert answer["usage"]["total_tokens"] == LIMIT and answer["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.timing
 def test_A16_prompt_larger_than_the_pool(start_server: Starter) -> None:
     server = start_server(num_kv_blocks=20, max_model_len=4096)
     begin = time.monotonic()
@@ -226,6 +227,7 @@ class Slow:
         return self._executor.execute(plan)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("lag", [0, 1])
 def test_C5_half_of_a_hundred_streams_vanish(start_server: Starter, lag: int) -> None:
     server = start_server(

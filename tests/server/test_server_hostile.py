@@ -146,6 +146,7 @@ class Watch:
                 self.longest_s = max(self.longest_s, time.monotonic() - begin)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(("path", "name"), BODIES, ids=[name for _, name in BODIES])
 def test_no_body_keeps_others_waiting(server: RunningServer, path: str, name: str) -> None:
     body = {**TO_COMPLETIONS, **TO_CHAT}[name]
@@ -159,6 +160,7 @@ def test_no_body_keeps_others_waiting(server: RunningServer, path: str, name: st
     assert watch.longest_s < LONGEST_SILENCE_S
 
 
+@pytest.mark.timing
 def test_a_full_batch_of_short_texts_lets_others_in(server: RunningServer) -> None:
     body = {"prompt": ["ab " * 1333] * 256, "max_tokens": MODEL_LEN}  # each fits, with its output it does not
     with Watch(server.url) as watch:
