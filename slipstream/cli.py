@@ -44,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     parser = build_parser(arguments[0] if arguments else None)
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return BAD_USAGE
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(_unknown_flag(unknown[0], args.command_parser))
@@ -137,6 +140,7 @@ def _serve(args: argparse.Namespace) -> int | None:
         raise SettingError(f"--stuck-step-s must be above 0 and at most {MAX_STUCK_STEP_S}, got {args.stuck_step_s}")
     _check(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("torch").setLevel(logging.WARNING)
     from slipstream.server.serve import serve
 
     return _explaining(
@@ -199,7 +203,7 @@ def _check(settings: Settings) -> None:
 def _unknown_flag(flag: str, parser: argparse.ArgumentParser) -> str:
     name = flag.partition("=")[0]
     known = [option for action in parser._actions for option in action.option_strings]
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     return f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else f"; see {parser.prog} --help")
 
 

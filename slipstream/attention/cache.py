@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +36,7 @@ class PagedKVCache:
         self.num_kv_heads = num_kv_heads
         self.head_dim = head_dim
         shape = (num_blocks + 1, block_size, 2, num_kv_heads, head_dim)
-        self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.layers = [_zeros(shape, dtype, device) for _ in range(num_layers)]
         width = 2 * num_kv_heads * head_dim
         self._slots = [layer.view(-1, width) for layer in self.layers]
         self._blocks = [layer.view(-1, block_size * width) for layer in self.layers]
@@ -63,6 +66,13 @@ class PagedKVCache:
         """Copy blocks [n] out in order: [n * block_size, 2, num_kv_heads, head_dim]."""
         blocks = self._blocks[layer].index_select(0, block_ids)
         return blocks.view(-1, 2, self.num_kv_heads, self.head_dim)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros that take memory on a CPU only where they are written: a pool is large, and mostly unused at first."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:

@@ -52,14 +52,16 @@ def print_result(
     ):
         if values is not None:
             table.add_row(label, *_cells(values))
-    table.add_section()
-    for label, text in _single_values(result):
-        table.add_row(label, text)
-    if result.acceptance is not None and not is_synthetic:
-        table.add_section()
-        for label, text in acceptance_rows(result.acceptance):
-            table.add_row(label, text)
     console.print(table)
+    # A table of their own: long values would widen the columns above.
+    singles = Table(show_header=False)
+    for label, text in _single_values(result):
+        singles.add_row(label, text)
+    if result.acceptance is not None and not is_synthetic:
+        singles.add_section()
+        for label, text in acceptance_rows(result.acceptance):
+            singles.add_row(label, text)
+    console.print(singles)
     _print_failures(console, [result])
     if result.acceptance is not None and is_synthetic:
         console.print(SYNTHETIC_NOTE)

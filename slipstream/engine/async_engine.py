@@ -15,7 +15,7 @@ from slipstream.engine.output_processor import ChoiceDelta
 from slipstream.engine.request_metrics import MetricsListener, RequestMetrics
 from slipstream.engine.tracker import RequestTracker, TrackedRequest
 from slipstream.engine.vocabulary import Vocabulary
-from slipstream.request import RequestError, SamplingParams
+from slipstream.request import FinishReason, RequestError, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,15 @@ class Generation:
         if not self._accepted.done():
             self._accepted.set_exception(error)
 
+    def _end(self, message: str) -> None:
+        """End every choice with an error; what still comes from the engine is not waited for."""
+        self._refuse(EngineDeadError(message))
+        for number in range(len(self.metrics)):
+            index = number % self.submissions[0].sampling.n
+            self._deltas.put_nowait(
+                (number, ChoiceDelta(index, "", [], finish_reason=FinishReason.ERROR, error=message))
+            )
+
     def _put(self, prompt_index: int, delta: ChoiceDelta) -> None:
         number = prompt_index * self.submissions[prompt_index].sampling.n + delta.choice_index
         self._deltas.put_nowait((number, delta))
@@ -132,6 +141,12 @@ class AsyncEngine:
         self._asyncio_loop = asyncio.get_running_loop()
         self._backend.start(self._post)
         self._watchdog = asyncio.create_task(self._watch())
+
+    def end_all(self, message: str) -> None:
+        """Take no more requests, and end every unfinished answer now, with an error that says why."""
+        self._closing = True
+        for generation in {id(prompt.generation): prompt.generation for prompt in self._prompts.values()}.values():
+            generation._end(message)
 
     async def stop(self) -> None:
         """Abort everything and wait for the step in flight."""

@@ -52,7 +52,7 @@ def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, 
             lambda: build_engine(settings, progress=True, announce=lambda found: print_report(console, found))
         ).result()
         logger.info("%s", speculation_line(built.resolution))
-        app = make_app(built, worker, seed=seed, stuck_step_s=stuck_step_s)
+        app, front = make_app(built, worker, seed=seed, stuck_step_s=stuck_step_s)
         config = uvicorn.Config(
             app,
             http=HttpProtocol,
@@ -61,7 +61,11 @@ def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, 
             timeout_graceful_shutdown=SHUTDOWN_S,
             lifespan="on",
         )
-        server = _Server(config, lambda: _print_ready(console, host, port, built.served_name))
+        server = _Server(
+            config,
+            on_ready=lambda: _print_ready(console, host, port, built.served_name),
+            on_stop=lambda: front.end_all("the server is shutting down"),
+        )
         server.run(sockets=[listener])
     if not server.started:
         raise SettingError("the server could not start; see the log above")
@@ -69,8 +73,8 @@ def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, 
 
 def make_app(
     built: BuiltEngine, worker: WorkerThread, *, seed: int | None = None, stuck_step_s: float = 60.0
-) -> FastAPI:
-    """The application around an engine that was built in `worker` and will run there, with metrics and log."""
+) -> tuple[FastAPI, AsyncEngine]:
+    """The application, and its front, around an engine that was built in `worker` and will run there."""
     engine, resolution = built.engine, built.resolution
     registry = CollectorRegistry()
     metrics = ServerMetrics(registry, built.served_name, resolution.scheduler.max_model_len)
@@ -95,7 +99,8 @@ def make_app(
         if speculative is None
         else {"method": speculative.method, "num_speculative_tokens": speculative.num_speculative_tokens},
     )
-    return create_app(front, model, registry=registry, report=resolution.report, statistics_log=statistics_log)
+    app = create_app(front, model, registry=registry, report=resolution.report, statistics_log=statistics_log)
+    return app, front
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -147,7 +152,7 @@ def _print_ready(console: Console, host: str, port: int, name: str) -> None:
         reach = "reachable from this machine only; --host 0.0.0.0 opens it" if shown == "127.0.0.1" else ""
     else:
         reach = "reachable from the network"
-    body = json.dumps({"model": name, "messages": [{"role": "user", "content": "Hello!"}]})
+    body = json.dumps({"model": name, "temperature": 0, "messages": [{"role": "user", "content": "Hello!"}]})
     console.print(f"Ready: {url} {f'({reach})' if reach else ''}", highlight=False, markup=False, soft_wrap=True)
     console.print(
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",
@@ -158,11 +163,16 @@ def _print_ready(console: Console, host: str, port: int, name: str) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, and ends with a return instead of raising the signal again."""
+    """Says when it is ready, ends open answers when told to stop, and returns instead of raising the signal again."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], on_stop: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+        self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stop()
+        await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
