@@ -14,12 +14,15 @@ PYTEST_PARALLEL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 .PHONY: help serve test test-slow lint compare install install-dev model clean
 
 help:
-	@echo "make serve    install into $(VENV), fetch the embedded model, serve on http://127.0.0.1:$(PORT)"
-	@echo "make test     install what tests need and run them (no GPU, compiler or account needed)"
+	@echo "make serve      install into $(VENV), fetch the embedded model, serve on http://127.0.0.1:$(PORT)"
+	@echo "make test       install what tests need and run them (no GPU, compiler or account needed)"
 	@echo "make test-slow  the long exhaustive tests (exactness factorial, oracle runs)"
-	@echo "make compare  what the separate draft budget is worth, measured here"
-	@echo "make lint     ruff, mypy --strict, import-linter"
-	@echo "make clean    remove $(VENV) and caches of this checkout"
+	@echo "make compare    what the separate draft budget is worth, measured here"
+	@echo "make lint       ruff, mypy --strict, import-linter"
+	@echo "make install    only install; make install-dev with what tests and benchmarks need"
+	@echo "make model      only fetch the embedded model"
+	@echo "make clean      remove $(VENV) and caches of this checkout"
+	@echo "Variables: MODEL, PORT, ARGS (more flags), PYTHON, PIP_FLAGS"
 
 serve: install
 	@echo "==> serving $(MODEL) on port $(PORT); stop with Ctrl-C"
