@@ -82,7 +82,10 @@ def prompts_of_few_letters(num_letters: int) -> list[list[int]]:
 
 @dataclass
 class Factorial:
-    """One model under test; keeps the reference texts."""
+    """One model under test; keeps the reference texts.
+
+    `logit_bias` may hold a model of many tokens to a few, so that n-grams are found in sampled texts too.
+    """
 
     make_executor: MakeExecutor
     vocab_size: int
@@ -90,6 +93,7 @@ class Factorial:
     prompts: list[list[int]]
     max_model_len: int = 64
     output_tokens: int = 9
+    logit_bias: dict[int, float] = field(default_factory=dict)
     _references: dict[float, dict[str, list[int]]] = field(default_factory=dict)
 
     def request(self, index: int, temperature: float) -> Request:
@@ -100,6 +104,7 @@ class Factorial:
             eos=(self.eos,),
             temperature=temperature,
             seed=index,
+            logit_bias=self.logit_bias,
         )
 
     def reference(self, temperature: float) -> dict[str, list[int]]:

@@ -31,7 +31,15 @@ def factorial(tmp_path_factory: pytest.TempPathFactory) -> Factorial:
         return TorchExecutor(decoder, num_kv_blocks=num_kv_blocks, block_size=block_size, drafter=drafter)
 
     vocab_size = source.config.vocab_size
-    return Factorial(make_executor, vocab_size, EOS_TOKEN_ID, prompts_of_few_letters(vocab_size), MAX_MODEL_LEN)
+    letters = {token: 30.0 for token in range(11) if token != EOS_TOKEN_ID}
+    return Factorial(
+        make_executor,
+        vocab_size,
+        EOS_TOKEN_ID,
+        prompts_of_few_letters(vocab_size),
+        MAX_MODEL_LEN,
+        logit_bias=letters,
+    )
 
 
 @pytest.mark.slow
