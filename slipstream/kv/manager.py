@@ -47,7 +47,7 @@ class KVManager:
 
     def grow(self, request: Request, num_tokens: int) -> list[int] | None:
         """Let the table cover `num_tokens` tokens; gives the new blocks, or None where too few are free."""
-        missing = -(-num_tokens // self.block_size) - len(request.block_ids)
+        missing = self.blocks_for(num_tokens) - len(request.block_ids)
         if missing <= 0:
             return []
         if missing > self.pool.num_free:

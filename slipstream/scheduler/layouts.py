@@ -47,12 +47,6 @@ class DraftLayout:
         carried = num_target_rows if self.carries_target_rows else 0
         return carried + (self.extra_query_rows(num_draft_tokens) if num_draft_tokens > 0 else 0)
 
-    def max_target_rows(self, draft_rows_left: int, num_draft_tokens: int) -> int | None:
-        """Largest Q whose draft pass fits in `draft_rows_left` (may be negative); None where Q costs no draft rows."""
-        if not self.carries_target_rows:
-            return None
-        return draft_rows_left - (self.extra_query_rows(num_draft_tokens) if num_draft_tokens > 0 else 0)
-
     def context_rows(self, num_target_rows: int) -> int:
         """Target rows whose hidden states become drafter KV in the target's own step; bounded by B."""
         return num_target_rows if self.has_context_rows else 0
