@@ -229,7 +229,8 @@ class Request:
         num_hashed_blocks: blocks of the table already offered to the prefix cache.
         num_planned_blocks: blocks of the table already named in a plan, so that the executor knows them.
         draft_handle, num_draft_tokens: the step whose draft pass made the drafts at hand, and how many (upper bound).
-        draft_confidences: survival chance per draft, when the drafter says.
+        draft_confidences: chance of each of those drafts given the ones before; None until committed, or when the
+            drafter is silent.
     """
 
     __slots__ = (

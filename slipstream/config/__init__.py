@@ -14,11 +14,15 @@ from slipstream.config.resolution import (
     resolve_settings,
 )
 from slipstream.config.settings import (
+    COMPOSITIONS,
     DRAFT_BUDGETS,
     DTYPES,
     EMBEDDED_MODEL,
     MAX_SPECULATIVE_TOKENS,
+    NO_COST_TABLE,
+    PROFILE_COSTS,
     SPECULATIVE_METHODS,
+    VERIFICATIONS,
     CacheSettings,
     ModelSettings,
     SchedulerConfig,
@@ -29,12 +33,16 @@ from slipstream.config.settings import (
 )
 
 __all__ = [
+    "COMPOSITIONS",
     "DEVICE_DEFAULTS",
     "DRAFT_BUDGETS",
     "DTYPES",
     "EMBEDDED_MODEL",
     "MAX_SPECULATIVE_TOKENS",
+    "NO_COST_TABLE",
+    "PROFILE_COSTS",
     "SPECULATIVE_METHODS",
+    "VERIFICATIONS",
     "CacheSettings",
     "ModelFacts",
     "ModelSettings",

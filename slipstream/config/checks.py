@@ -10,12 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slipstream.config.settings import (
+    COMPOSITIONS,
     DRAFT_BUDGETS,
     DTYPES,
     EMBEDDED_MODEL,
     MAX_LOOKUP_LENGTH,
     MAX_SPECULATIVE_TOKENS,
+    NO_COST_TABLE,
+    PROFILE_COSTS,
     SPECULATIVE_METHODS,
+    VERIFICATIONS,
     SettingError,
     Settings,
     SpeculativeSettings,
@@ -100,6 +104,23 @@ def check_settings(settings: Settings) -> None:
     if scheduler.draft_budget not in DRAFT_BUDGETS:
         raise SettingError(
             f"--draft-budget {scheduler.draft_budget} is not known; choose one of {', '.join(DRAFT_BUDGETS)}"
+        )
+    for name, value, known in (
+        ("composition", scheduler.composition, COMPOSITIONS),
+        ("verification", scheduler.verification, VERIFICATIONS),
+    ):
+        if value not in known:
+            raise SettingError(f"--{name} {value} is not known; choose one of {', '.join(known)}")
+    for name, limit in (
+        ("max-prompt-wait-s", scheduler.max_prompt_wait_s),
+        ("profile-seconds", scheduler.profile_seconds),
+        ("max-tpot-ms", scheduler.max_tpot_ms),
+    ):
+        if limit is not None and not limit > 0:
+            raise SettingError(f"--{name} must be above 0, got {limit}")
+    if not scheduler.cost_table.strip():
+        raise SettingError(
+            f"--cost-table is empty; give a file, {PROFILE_COSTS!r} to measure one, or {NO_COST_TABLE!r}"
         )
     _at_least("--max-model-len", model.max_model_len, 2)
     _at_least("--num-threads", model.num_threads, 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from slipstream.config.checks import check_settings
-from slipstream.config.settings import SchedulerConfig, SettingError, Settings
+from slipstream.config.settings import NO_COST_TABLE, SchedulerConfig, SchedulerSettings, SettingError, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,11 @@ class _Resolver:
             ("long_prefill_token_threshold", scheduler.long_prefill_token_threshold, 0),
             ("priority_ageing_s", scheduler.priority_ageing_s, 30.0),
             ("commit_lag", scheduler.commit_lag, 0),
+            ("cost_table", scheduler.cost_table, NO_COST_TABLE),
             ("batch_invariant", settings.model.batch_invariant, False),
         ):
             self._note(name, value, "default" if value == default else "user", "")
+        self._note_brains()
         if speculative is None:
             self._note("speculation", "off", "derived", "no speculative config")
         else:
@@ -160,8 +162,24 @@ class _Resolver:
             long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
             draft_max_model_len=None if speculative is None else speculative.draft_max_model_len,
             priority_ageing_s=scheduler.priority_ageing_s,
+            composition=scheduler.composition,
+            verification=scheduler.verification,
+            max_prompt_wait_s=scheduler.max_prompt_wait_s,
+            max_tpot_ms=scheduler.max_tpot_ms,
         )
         return Resolution(resolved, config, tuple(self._report))
+
+    def _note_brains(self) -> None:
+        """What decides a step's content; without a cost table it cannot be weighed, which is said here, once."""
+        scheduler, default = self._settings.scheduler, SchedulerSettings()
+        reason = ""
+        if scheduler.cost_table == NO_COST_TABLE:
+            reason = "no cost table: prompts are mixed in at once, every draft that fits is verified"
+        for name in ("composition", "verification", "max_prompt_wait_s", "max_tpot_ms"):
+            value = getattr(scheduler, name)
+            is_brain = name in ("composition", "verification")
+            source = "default" if value == getattr(default, name) else "user"
+            self._note(name, value, source, reason if is_brain else "")
 
     def _note(self, name: str, value: Any, source: str, reason: str) -> None:
         self._report.append(ResolvedSetting(name, value, source, reason))

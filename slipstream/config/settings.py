@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DRAFT_BUDGETS = ("separate", "shared")
+COMPOSITIONS = ("mix", "burst", "cost")
+VERIFICATIONS = ("fixed", "confidence")
+NO_COST_TABLE = "none"
+PROFILE_COSTS = "profile"
 SPECULATIVE_METHODS = ("ngram", "forced")
 MAX_SPECULATIVE_TOKENS = 64
 MAX_LOOKUP_LENGTH = 32
@@ -72,6 +76,14 @@ class SchedulerSettings:
         long_prefill_token_threshold: rows of one prompt in one step at most; 0 is no limit.
         priority_ageing_s: seconds of waiting that count as much as one priority step.
         commit_lag: 0 commits each step before the next is planned; 1 plans the next one first (asynchronous stepping).
+        composition: `mix` runs prompts at once beside decodes, `burst` holds them until they fill a step, `cost` weighs
+            waiting against the price of a prompt step (design 4).
+        verification: `fixed` verifies every draft that fits, `confidence` what is worth its cost.
+        max_prompt_wait_s: a prompt that could run is held back no longer than this.
+        max_tpot_ms: prompts are not released faster than lets running requests keep this time per token; None is no
+            limit.
+        cost_table: a file, PROFILE_COSTS to measure one at start, or NO_COST_TABLE: mix at once and verify all.
+        profile_seconds: what measuring at start may take.
     """
 
     max_num_batched_tokens: int | None = None
@@ -82,6 +94,12 @@ class SchedulerSettings:
     long_prefill_token_threshold: int = 0
     priority_ageing_s: float = 30.0
     commit_lag: int = 0
+    composition: str = "cost"
+    verification: str = "confidence"
+    max_prompt_wait_s: float = 10.0
+    max_tpot_ms: float | None = None
+    cost_table: str = NO_COST_TABLE
+    profile_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,3 +157,7 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     draft_max_model_len: int | None = None
     priority_ageing_s: float = 30.0
+    composition: str = "cost"
+    verification: str = "confidence"
+    max_prompt_wait_s: float = 10.0
+    max_tpot_ms: float | None = None

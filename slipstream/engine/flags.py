@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from slipstream.config import DRAFT_BUDGETS, DTYPES, Settings
+from slipstream.config import COMPOSITIONS, DRAFT_BUDGETS, DTYPES, VERIFICATIONS, Settings
 from slipstream.engine.flat_settings import SPECULATIVE_CONFIG, settings_from_flat
 
 # Setting, type, metavar, help. All are left out of the namespace when not given, so that resolution decides.
@@ -20,6 +20,10 @@ _VALUES: tuple[tuple[str, type, str, str], ...] = (
     ("min_prefill_tokens", int, "N", "rows that waiting prompts get before drafts (default: an eighth)"),
     ("long_prefill_token_threshold", int, "N", "prompt rows of one request in a step at most; 0 is no limit"),
     ("priority_ageing_s", float, "S", "seconds of waiting that count as one priority step (default: 30)"),
+    ("max_prompt_wait_s", float, "S", "a prompt that could run is held back no longer than this (default: 10)"),
+    ("max_tpot_ms", float, "MS", "time per token that prompts must leave to running requests (default: no limit)"),
+    ("cost_table", str, "FILE", "what steps cost: a file, profile (measured at start), or none"),
+    ("profile_seconds", float, "S", "what measuring at start may take (default: 10)"),
     ("num_threads", int, "N", "CPU threads (default: all cores)"),
     ("device", str, "NAME", "auto, cpu or cuda (default: auto)"),
 )
@@ -35,6 +39,8 @@ _CHOICES: tuple[tuple[str, tuple[Any, ...], type, str], ...] = (
         str,
         "whether drafts have rows of their own or take the target's (default: separate)",
     ),
+    ("composition", COMPOSITIONS, str, "when prompts run beside decodes (default: cost)"),
+    ("verification", VERIFICATIONS, str, "which drafts are verified (default: confidence)"),
     ("commit_lag", (0, 1), int, "1 plans a step while the one before runs (default: 0)"),
 )
 _BLOCKS = "num_kv_blocks"

@@ -1,12 +1,14 @@
-"""StepPolicy: how many prompt and verify rows a step holds (design 4)."""
+"""StepPolicy: how many prompt and verify rows a step holds (design 4). The rules are in composition.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from slipstream.scheduler.costs import StepCosts
-from slipstream.scheduler.protocol import StepMode
+from slipstream.scheduler.prompt_wait import PromptWait
+from slipstream.scheduler.verification import VerifyOffer
 
 
 @dataclass(slots=True)
@@ -20,6 +22,12 @@ class StepCandidates:
         num_rows_left: rows of the target's budget after the decodes' own.
         min_prefill_tokens: rows prompts are promised before verify rows.
         num_free_seats: requests that could still be admitted.
+        num_kv_tokens: KV tokens that the decodes' rows read.
+        num_prompt_kv_tokens: KV tokens that the prompt rows would read, if all of them ran.
+        num_emitting_prompts: prompts whose last row is among `num_prompt_rows`: seats that would begin to emit.
+        num_draft_rows_per_request: query rows of a drafting request; 0 where nobody drafts.
+        prompt_wait: how long prompts have waited that could run.
+        offer: what verifying how many drafts is expected to bring; asked only by rules that weigh it.
     """
 
     num_decodes: int
@@ -28,15 +36,29 @@ class StepCandidates:
     num_rows_left: int
     min_prefill_tokens: int
     num_free_seats: int
+    num_kv_tokens: int = 0
+    num_prompt_kv_tokens: int = 0
+    num_emitting_prompts: int = 0
+    num_draft_rows_per_request: int = 0
+    prompt_wait: PromptWait = field(default_factory=PromptWait)
+    offer: Callable[[], VerifyOffer] | None = None
 
 
 @dataclass(slots=True)
 class StepComposition:
-    """The decision: rows for prompts, rows for verification in total, and the mode to run in."""
+    """The decision.
+
+    Attributes:
+        num_prompt_rows: rows for prompts. num_verify_rows: rows for verification in total.
+        depth: every decode verifies its first `depth` drafts (one K per step, for uniform graphs); None distributes
+            the rows by the planner.
+        reason: in words, why; empty where there was nothing to decide.
+    """
 
     num_prompt_rows: int
     num_verify_rows: int
-    mode: StepMode
+    depth: int | None = None
+    reason: str = ""
 
 
 class StepPolicy(Protocol):
@@ -54,4 +76,4 @@ class MixAtOncePolicy:
         promised = min(candidates.min_prefill_tokens, candidates.num_prompt_rows, left)
         num_verify_rows = min(candidates.num_drafts, left - promised)
         num_prompt_rows = min(candidates.num_prompt_rows, left - num_verify_rows)
-        return StepComposition(num_prompt_rows, num_verify_rows, StepMode.EAGER)
+        return StepComposition(num_prompt_rows, num_verify_rows)

@@ -95,6 +95,7 @@ class StepPlan:
         num_target_rows: rows of the target's pass; at most `max_num_batched_tokens`.
         num_padded_rows: rows the pass is padded to in its mode.
         graph_key: name of the captured graph to replay, or None.
+        costs_version: version of the cost table it was decided by; None without one.
         reason: in words, why the step holds what it holds.
     """
 
@@ -110,6 +111,7 @@ class StepPlan:
     num_draft_query_rows: int = 0
     num_padded_rows: int = 0
     graph_key: str | None = None
+    costs_version: int | None = None
     reason: str = ""
 
 
@@ -122,7 +124,8 @@ class RequestResult:
         num_verified: drafts that really ran as target rows.
         num_accepted: leading run of accepted drafts; `len(token_ids) == num_accepted + 1` when it emits.
         num_draft_tokens: drafts now waiting under this step's handle.
-        draft_confidences: chance that each of them is accepted given the ones before; None when the drafter is silent.
+        draft_confidences: chance that each of them is accepted given the ones before (conditional, not cumulative);
+            None when the drafter is silent.
         logprobs: one entry per emitted token when asked for.
         error: the request cannot go on; the message is for its user.
     """

@@ -5,10 +5,12 @@ from __future__ import annotations
 from slipstream.config import SchedulerConfig
 from slipstream.kv.manager import KVManager
 from slipstream.request import FinishReason, Request, RequestError, RequestOutput, RequestStatus
-from slipstream.scheduler.costs import StepCosts
-from slipstream.scheduler.drafting import AlwaysDraft, DraftingPolicy
+from slipstream.scheduler.acceptance import AcceptanceTracker
+from slipstream.scheduler.brains import drafting_for, planner_for, policy_for
+from slipstream.scheduler.costs import StepCosts, shape_of
+from slipstream.scheduler.drafting import DraftingCandidates, DraftingDecision, DraftingPolicy
 from slipstream.scheduler.layouts import LAYOUTS, DraftCostTable
-from slipstream.scheduler.policy import MixAtOncePolicy, StepPolicy
+from slipstream.scheduler.policy import StepPolicy
 from slipstream.scheduler.protocol import (
     RequestResult,
     ScheduledRequest,
@@ -24,7 +26,7 @@ from slipstream.scheduler.shared import SharedBudget
 from slipstream.scheduler.statistics import SchedulerStatistics
 from slipstream.scheduler.step_builder import StepBuilder
 from slipstream.scheduler.stopping import TokenStopChecker
-from slipstream.scheduler.verification import TurnByTurnPlanner, VerificationPlanner
+from slipstream.scheduler.verification import VerificationPlanner
 
 
 class Scheduler:
@@ -57,10 +59,14 @@ class Scheduler:
         self.waiting = WaitingQueue(config.priority_ageing_s)
         self.statistics = SchedulerStatistics.for_drafts(config.num_speculative_tokens)
         self._stop_checker = stop_checker or TokenStopChecker()
-        self._drafting = drafting or AlwaysDraft()
+        self.acceptance = AcceptanceTracker(config.num_speculative_tokens)
+        self._drafting = drafting or drafting_for(config)
+        self._costs = costs
         self._budget: SeparateBudget | SharedBudget
         if config.draft_budget == "separate":
-            self._budget = SeparateBudget(policy or MixAtOncePolicy(), planner or TurnByTurnPlanner(), costs)
+            self._budget = SeparateBudget(
+                policy or policy_for(config), planner or planner_for(config), self.acceptance, costs
+            )
         else:
             self._budget = SharedBudget()
         self._draft_costs = DraftCostTable.of(self.layout, config.num_speculative_tokens)
@@ -83,6 +89,17 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self.waiting)
+
+    @property
+    def costs(self) -> StepCosts | None:
+        """The cost table that steps are decided by."""
+        return self._costs
+
+    def set_costs(self, costs: StepCosts | None) -> None:
+        """Decide by another cost table from the next step on: one that was just measured, or refitted."""
+        self._costs = costs
+        if isinstance(self._budget, SeparateBudget):
+            self._budget.costs = costs
 
     def has_work(self) -> bool:
         """Whether any request has not ended."""
@@ -137,6 +154,7 @@ class Scheduler:
         request.finish_reason = reason
         request.stop_reason = stop_reason
         del self._requests[request.request_id]
+        self.acceptance.forget(request.request_id)
         finished = self.statistics.num_finished
         finished[reason.value] = finished.get(reason.value, 0) + 1
 
@@ -144,6 +162,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """Plan the next step; its `requests` are empty when nothing can run. `now`: seconds on the engine's clock."""
+        drafting = self._decide_drafting()
         step = StepBuilder(
             step=self._next_step,
             now=now,
@@ -152,18 +171,33 @@ class Scheduler:
             kv=self.kv,
             running=self.running,
             waiting=self.waiting,
-            drafting=self._drafting,
+            drafting=drafting,
             draft_costs=self._draft_costs,
             next_epoch=self._next_epoch,
         )
+        if drafting.reason:
+            step.reasons.append(drafting.reason)
         self._budget.fill(step)
         self._next_epoch = step.next_epoch
         self.statistics.num_preemptions += len(step.preempted)
         released = self._released + [request.request_id for request in step.preempted]
-        plan = _plan_of(step, released)
+        plan = _plan_of(step, released, self._costs)
         self._released = [] if plan.requests else released  # nobody runs an empty plan
         self._next_step += bool(plan.requests)
         return plan
+
+    def _decide_drafting(self) -> DraftingDecision:
+        """Who may draft after the next step."""
+        most = self.config.num_speculative_tokens
+        if not most:
+            return DraftingDecision(0)
+        decodes = [request for request in self.running if not request.is_prefilling]
+        num_kv_tokens = 0
+        if self._costs is not None:
+            num_kv_tokens = sum([len(request.token_ids) for request in decodes])
+        return self._drafting.decide(
+            DraftingCandidates(self._next_step, decodes, most, num_kv_tokens, self.layout, self.acceptance), self._costs
+        )
 
     # -- commit ---------------------------------------------------------------------------------------------------
 
@@ -224,6 +258,8 @@ class Scheduler:
         statistics.num_drafted_tokens += outcome.num_draft_tokens
         if not scheduled.is_prefill:
             statistics.acceptance_histogram[num_verified][num_accepted] += 1
+            if self._costs is not None and num_verified:
+                self.acceptance.observe(request.request_id, num_verified, num_accepted)
         output = RequestOutput(
             request.request_id,
             token_ids,
@@ -240,8 +276,8 @@ class Scheduler:
         return output
 
 
-def _plan_of(step: StepBuilder, released: list[str]) -> StepPlan:
-    """The finished plan with its sums, kind and reason."""
+def _plan_of(step: StepBuilder, released: list[str], costs: StepCosts | None) -> StepPlan:
+    """The finished plan with its sums, kind, mode and reason."""
     requests = step.decodes + step.prefills
     num_rows = num_draft_rows = 0
     for entry in requests:
@@ -259,7 +295,7 @@ def _plan_of(step: StepBuilder, released: list[str]) -> StepPlan:
     reason = "; ".join(
         [f"{len(step.decodes)} decodes, {num_verify} verify rows, {num_prefill} prompt rows", *step.reasons]
     )
-    return StepPlan(
+    plan = StepPlan(
         step=step.step,
         requests=requests,
         new_requests=step.new_requests,
@@ -273,3 +309,8 @@ def _plan_of(step: StepBuilder, released: list[str]) -> StepPlan:
         num_padded_rows=num_rows,
         reason=reason,
     )
+    if costs is not None and requests:
+        run = costs.dispatch(shape_of(plan))
+        plan.mode, plan.num_padded_rows, plan.graph_key = run.mode, run.num_padded_rows, run.graph_key
+        plan.costs_version = costs.version
+    return plan

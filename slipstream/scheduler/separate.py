@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from slipstream.request import Request, RequestStatus
+from slipstream.scheduler.acceptance import AcceptanceTracker
 from slipstream.scheduler.costs import StepCosts
 from slipstream.scheduler.policy import StepCandidates, StepPolicy
+from slipstream.scheduler.prompt_wait import PromptWaitTracker
 from slipstream.scheduler.step_builder import Decode, StepBuilder
-from slipstream.scheduler.verification import VerificationPlanner
+from slipstream.scheduler.verification import Survivals, VerificationPlanner
 
 
 class SeparateBudget:
     """Every running decode gets its one target row, prompts their promised rows, verify rows the rest."""
 
-    def __init__(self, policy: StepPolicy, planner: VerificationPlanner, costs: StepCosts | None) -> None:
+    def __init__(
+        self,
+        policy: StepPolicy,
+        planner: VerificationPlanner,
+        acceptance: AcceptanceTracker,
+        costs: StepCosts | None,
+    ) -> None:
         self.policy = policy
         self.planner = planner
+        self.acceptance = acceptance
         self.costs = costs
+        self.prompt_wait = PromptWaitTracker()
 
     def fill(self, step: StepBuilder) -> None:
         """Grant rows until the step is full."""
@@ -42,26 +52,19 @@ class SeparateBudget:
             draft_rows_left -= len(decodes)
             rows_left = min(rows_left, draft_rows_left)
 
-        prompt_rows = sum(len(r.token_ids) - r.num_computed_tokens - r.in_flight_rows for r in prefills)
-        if prompt_rows < rows_left and len(step.waiting) and not step.preempted:
-            prompt_rows += step.prompt_rows_waiting(rows_left - prompt_rows)
-        num_drafts = sum(drafts)
-        composition = self.policy.compose(
-            StepCandidates(
-                len(decodes),
-                num_drafts,
-                min(prompt_rows, rows_left),
-                rows_left,
-                config.min_prefill_tokens,
-                step.num_free_seats,
-            ),
-            self.costs,
-            step.now,
-        )
+        candidates = self._candidates(step, decodes, prefills, rows_left)
+        composition = self.policy.compose(candidates, self.costs, step.now)
+        if composition.reason:
+            step.reasons.append(composition.reason)
+        if composition.num_prompt_rows:
+            self.prompt_wait.ran(step.now)
+        num_drafts = candidates.num_drafts
+        if composition.depth is not None:
+            drafts = [min(count, composition.depth) for count in drafts]
+        elif composition.num_verify_rows < num_drafts:
+            survivals = None if self.costs is None else self._survivals(decodes)
+            drafts = self.planner.distribute(drafts, survivals, composition.num_verify_rows, step.step)
         if composition.num_verify_rows < num_drafts:
-            drafts = self.planner.distribute(
-                drafts, [decode[0].draft_confidences for decode in decodes], composition.num_verify_rows, step.step
-            )
             step.reasons.append(f"{num_drafts - composition.num_verify_rows} of {num_drafts} drafts yielded their rows")
         if carries:
             draft_rows_left -= sum(drafts)
@@ -72,6 +75,39 @@ class SeparateBudget:
             promised = min(composition.num_prompt_rows, part)
         draft_rows_left = promised + self._add_decodes(step, decodes, drafts, draft_rows_left - promised)
         self._add_prompts(step, prefills, composition.num_prompt_rows, draft_rows_left)
+
+    def _candidates(
+        self, step: StepBuilder, decodes: list[Decode], prefills: list[Request], rows_left: int
+    ) -> StepCandidates:
+        """What the policy is asked; what only a cost rule needs is counted only when there are costs."""
+        prompt_rows = sum(len(r.token_ids) - r.num_computed_tokens - r.in_flight_rows for r in prefills)
+        num_prompts, num_ready = len(prefills), len(prefills)
+        if prompt_rows < rows_left and len(step.waiting) and not step.preempted:
+            rows, admissible = step.prompts_waiting(rows_left - prompt_rows)
+            prompt_rows += rows
+            num_prompts += admissible
+            if admissible:
+                num_ready += min(step.num_free_seats, len(step.waiting))
+        candidates = StepCandidates(
+            len(decodes),
+            sum([decode[3] for decode in decodes]),
+            min(prompt_rows, rows_left),
+            rows_left,
+            step.config.min_prefill_tokens,
+            step.num_free_seats,
+        )
+        candidates.prompt_wait = self.prompt_wait.update(num_ready, step.now)
+        if self.costs is not None:
+            candidates.num_kv_tokens = sum([decode[1] + 1 for decode in decodes])
+            candidates.num_prompt_kv_tokens = prompt_rows + sum(r.num_computed_tokens for r in prefills)
+            candidates.num_emitting_prompts = num_prompts - (num_prompts > 0 and prompt_rows >= rows_left)
+            candidates.num_draft_rows_per_request = step.draft_costs.extra_rows[-1]
+            candidates.offer = lambda: self.planner.offer(self._survivals(decodes))
+        return candidates
+
+    def _survivals(self, decodes: list[Decode]) -> Survivals:
+        """Of every draft worth verifying."""
+        return [self.acceptance.survival_of(decode[0], decode[3]) if decode[3] else () for decode in decodes]
 
     @staticmethod
     def _place_anchors(step: StepBuilder, decodes: list[Decode]) -> bool:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from slipstream.config import SchedulerConfig
 from slipstream.kv.manager import KVManager
 from slipstream.request import Request, RequestStatus
-from slipstream.scheduler.drafting import DraftingPolicy
+from slipstream.scheduler.drafting import DraftingDecision
 from slipstream.scheduler.layouts import DraftCostTable, DraftLayout
 from slipstream.scheduler.protocol import NewRequest, ScheduledRequest
 from slipstream.scheduler.queue import WaitingQueue
@@ -41,7 +41,7 @@ class StepBuilder:
         kv: KVManager,
         running: list[Request],
         waiting: WaitingQueue,
-        drafting: DraftingPolicy,
+        drafting: DraftingDecision,
         draft_costs: DraftCostTable,
         next_epoch: int,
     ) -> None:
@@ -84,12 +84,15 @@ class StepBuilder:
         """Drafts the request should make after emitting in this step, whose rows end before `end_position`; 0 where
         they could not be used: one token is certain to come, and a draft that would be the last saves nothing."""
         most = self.config.num_speculative_tokens
+        chosen = self.drafting.num_draft_tokens(request.request_id)
+        if chosen < most:
+            most = chosen
         if room < most + 2:
             most = room - 2
         limit = self.config.draft_max_model_len
         if most <= 0 or (limit is not None and end_position + most >= limit):
             return 0
-        return self.drafting.num_draft_tokens(request, most, self.now)
+        return most
 
     def tokens_needed(self, end_position: int, num_draft_tokens: int) -> int:
         """Tokens the block table must cover: the target's rows, and the drafter's slots from the new anchor on."""
@@ -132,9 +135,10 @@ class StepBuilder:
     def num_free_seats(self) -> int:
         return self.config.max_num_seqs - len(self.running)
 
-    def prompt_rows_waiting(self, most: int) -> int:
-        """Rows the first waiting requests could use now, given seats and blocks; counted up to `most`."""
-        rows = 0
+    def prompts_waiting(self, most: int) -> tuple[int, int]:
+        """(rows, prompts) of the first waiting requests that could run now, given seats and blocks; rows are counted
+        up to `most`, prompts as far as those rows reach."""
+        rows = prompts = 0
         free = self.kv.pool.num_free
         held_back = len(self.running)
         for seat, request in enumerate(self.waiting):
@@ -146,7 +150,8 @@ class StepBuilder:
                 break
             held_back += 1
             rows += len(request.token_ids) - len(cached) * self.config.block_size
-        return min(rows, most)
+            prompts += 1
+        return min(rows, most), prompts
 
     def admit_next(self) -> Request | None:
         """Give the most urgent waiting request a seat and its cached blocks; None where seat or blocks are missing.
@@ -212,6 +217,7 @@ class StepBuilder:
         request.in_flight_emits += 1
         request.draft_handle = self.step if num_draft else -1
         request.num_draft_tokens = num_draft  # an upper bound until the step is committed
+        request.draft_confidences = None
 
     def add_prefill(self, request: Request, start: int, num_rows: int, num_draft: int, draft_rows: int) -> None:
         """Enter a chunk of known tokens; the last chunk emits and may draft."""

@@ -305,9 +305,9 @@ def test_A10_two_live_decodes_are_charged_as_two(layout_name: str, draft_budget:
 def test_A11_the_planner_charges_kept_drafts_not_slack() -> None:
     planner = TurnByTurnPlanner()
     for turn in range(4):
-        assert planner.distribute([1, 6], [None, None], 8, turn) == [1, 6]
-        assert planner.distribute([1, 6], [None, None], 7, turn) == [1, 6]
-        assert sum(planner.distribute([1, 6], [None, None], 6, turn)) == 6
+        assert planner.distribute([1, 6], None, 8, turn) == [1, 6]
+        assert planner.distribute([1, 6], None, 7, turn) == [1, 6]
+        assert sum(planner.distribute([1, 6], None, 6, turn)) == 6
 
 
 @pytest.mark.parametrize("lag", [0, 1])

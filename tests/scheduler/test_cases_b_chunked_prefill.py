@@ -10,6 +10,7 @@ from case_rig import DRAFTERS, ContextExecutor, NotingDrafter, Preempting, make_
 from driver import make_request
 
 from slipstream.request import RequestStatus
+from slipstream.scheduler.drafting import DraftingCandidates, DraftingDecision
 from slipstream.scheduler.layouts import LAYOUTS
 from slipstream.simulation.scripted import HashedLogits, KVGapError, ScriptedExecutor, sample_greedily
 
@@ -166,8 +167,8 @@ def test_B6_context_is_kept_in_steps_that_do_not_draft(layout_name: str, lag: in
     """Drafting switched off and on again by turns: the executor checks the whole context before each draft."""
 
     class OnAndOff:
-        def num_draft_tokens(self, request, most: int, now: float) -> int:
-            return most if int(now) // 3 % 2 else 0
+        def decide(self, candidates: DraftingCandidates, costs: object) -> DraftingDecision:
+            return DraftingDecision(candidates.most if candidates.step // 3 % 2 else 0)
 
     rig = make_rig(
         "half",

@@ -9,6 +9,7 @@ from case_rig import DRAFTERS, VOCAB, NotingDrafter, Preempting, make_drafter, m
 from driver import make_request
 
 from slipstream.config import SPECULATIVE_METHODS, SettingError, SpeculativeSettings
+from slipstream.scheduler.drafting import DraftingCandidates, DraftingDecision
 from slipstream.scheduler.layouts import LAYOUTS, layout_for
 from slipstream.scheduler.policy import MixAtOncePolicy
 from slipstream.scheduler.protocol import StepKind, StepPlan
@@ -146,10 +147,10 @@ class ByConcurrency:
     def __init__(self) -> None:
         self.seen: set[int] = set()
 
-    def num_draft_tokens(self, request, most: int, now: float) -> int:
-        count = min(most, (7, 5, 3, 0, 1, 6)[int(now) % 6])
+    def decide(self, candidates: DraftingCandidates, costs: object) -> DraftingDecision:
+        count = min(candidates.most, (7, 5, 3, 0, 1, 6)[candidates.step % 6])
         self.seen.add(count)
-        return count
+        return DraftingDecision(count)
 
 
 @EACH_LAYOUT

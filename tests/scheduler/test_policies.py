@@ -35,7 +35,7 @@ def test_mix_at_once(drafts: int, prompts: int, left: int, promised: int, expect
 
 @given(st.lists(st.integers(0, 8), max_size=12), st.integers(0, 60), st.integers(0, 100))
 def test_turn_by_turn_uses_every_row_it_can_and_is_even(drafts: list[int], rows: int, turn: int) -> None:
-    counts = TurnByTurnPlanner().distribute(drafts, [None] * len(drafts), rows, turn)
+    counts = TurnByTurnPlanner().distribute(drafts, None, rows, turn)
     assert all(0 <= count <= most for count, most in zip(counts, drafts, strict=True))
     assert sum(counts) == min(rows, sum(drafts))
     short = [count for count, most in zip(counts, drafts, strict=True) if count < most]
@@ -46,7 +46,7 @@ def test_turn_by_turn_uses_every_row_it_can_and_is_even(drafts: list[int], rows:
 def test_nobody_is_last_for_ever() -> None:
     total: Counter[int] = Counter()
     for turn in range(100):
-        counts = TurnByTurnPlanner().distribute([4] * 8, [None] * 8, 3, turn)
+        counts = TurnByTurnPlanner().distribute([4] * 8, None, 3, turn)
         total.update(dict(enumerate(counts)))
     assert max(total.values()) - min(total.values()) <= 3
 

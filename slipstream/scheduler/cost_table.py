@@ -1,0 +1,115 @@
+"""CostTable: what steps cost on one machine with one model, measured or modelled (design 4).
+
+Times are milliseconds. Graph modes are stairs: a step is padded to the next captured size, and past the largest one the
+graph is lost. Eager mode is linear between its points, flat before the first, and goes on with the last slope.
+The JSON form is in cost_table_json.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slipstream.config import SettingError
+from slipstream.scheduler.costs import DecodeGraphs, StepRun, StepShape
+from slipstream.scheduler.interpolation import Curve, Grid
+from slipstream.scheduler.protocol import StepMode
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a table's figures come from. `command` made them, or `source` published them."""
+
+    machine: str
+    model: str
+    date: str = ""
+    command: str = ""
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostCost:
+    """The host's part of a step, outside both passes: planning, committing, text."""
+
+    per_step_ms: float = 0.0
+    per_request_ms: float = 0.0
+
+    def __call__(self, num_requests: int) -> float:
+        return self.per_step_ms + num_requests * self.per_request_ms
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """A StepCosts made of measured points.
+
+    Attributes:
+        provenance: where the figures come from.
+        target: mode -> milliseconds over (rows, KV tokens read); EAGER must be there.
+        draft: milliseconds over (requests, query rows per request); None without a drafter of its own cost.
+        sampling: milliseconds of logits and sampling over sampled rows; None where `target` includes them.
+        host: the rest of a step.
+        decode_graphs: which decode graphs exist; NONE without a FULL_GRAPH curve.
+        capture_sizes: row counts that graphs were captured for, rising.
+        version: grows with each refit.
+    """
+
+    provenance: Provenance
+    target: Mapping[StepMode, Grid]
+    draft: Grid | None = None
+    sampling: Curve | None = None
+    host: HostCost = field(default_factory=HostCost)
+    decode_graphs: DecodeGraphs = DecodeGraphs.NONE
+    capture_sizes: tuple[int, ...] = ()
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        if StepMode.EAGER not in self.target:
+            raise SettingError("a cost table needs a target curve for eager mode: what does not fit a graph runs there")
+        if self.decode_graphs is not DecodeGraphs.NONE and StepMode.FULL_GRAPH not in self.target:
+            raise SettingError(f"decode_graphs {self.decode_graphs} needs a target curve for full_graph")
+        has_graphs = StepMode.FULL_GRAPH in self.target or StepMode.PIECEWISE in self.target
+        if has_graphs and not self.capture_sizes:
+            raise SettingError("a cost table with graphs needs capture_sizes, the row counts they were captured for")
+        if any(b <= a for a, b in zip((0, *self.capture_sizes), self.capture_sizes, strict=False)):
+            raise SettingError(f"capture_sizes must rise from 1 or more, got {list(self.capture_sizes)}")
+
+    @property
+    def capture_limit(self) -> int:
+        """Rows that graphs hold at most; 0 without graphs."""
+        return self.capture_sizes[-1] if self.capture_sizes else 0
+
+    def dispatch(self, shape: StepShape) -> StepRun:
+        """See StepCosts. A pure decode step within the capture limit replays a full graph where its shape allows; any
+        other step runs piecewise within the limit where such graphs exist, else eagerly."""
+        rows = shape.num_rows
+        if not 0 < rows <= self.capture_limit:
+            return StepRun(StepMode.EAGER, rows)
+        if shape.num_prompt_rows == 0 and (
+            self.decode_graphs is DecodeGraphs.VARLEN
+            or (self.decode_graphs is DecodeGraphs.UNIFORM and shape.is_uniform)
+        ):
+            mode = StepMode.FULL_GRAPH
+        elif StepMode.PIECEWISE in self.target:
+            mode = StepMode.PIECEWISE
+        else:
+            return StepRun(StepMode.EAGER, rows)
+        padded = self.capture_sizes[bisect_left(self.capture_sizes, rows)]
+        return StepRun(mode, padded, f"{mode.value}/{padded}")
+
+    def target_ms(self, shape: StepShape) -> float:
+        """See StepCosts; 0 for an empty step."""
+        if not shape.num_rows:
+            return 0.0
+        run = self.dispatch(shape)
+        ms = self.target[run.mode](run.num_padded_rows, shape.num_kv_tokens)
+        if self.sampling is not None and shape.num_sampled_rows:
+            ms += self.sampling(shape.num_sampled_rows)
+        return ms + self.host(shape.num_decodes + shape.num_emitting_prompts)
+
+    def draft_ms(self, num_requests: int, num_rows: int) -> float:
+        """See StepCosts."""
+        if self.draft is None or num_requests <= 0 or num_rows <= 0:
+            return 0.0
+        return self.draft(num_requests, num_rows / num_requests)

@@ -1,0 +1,84 @@
+"""Curves and grids of measured points: linear between points, flat before the first, the last slope past the end."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slipstream.config import SettingError
+
+
+def check_axis(name: str, points: Sequence[float]) -> None:
+    """Raise SettingError unless the points rise and are not below 0."""
+    if not points:
+        raise SettingError(f"{name} is empty; at least one point is needed")
+    if points[0] < 0 or any(after <= before for before, after in itertools.pairwise(points)):
+        raise SettingError(f"{name} must rise from 0 or more, got {list(points)}")
+
+
+def bracket(points: Sequence[float], x: float) -> tuple[int, float]:
+    """The segment for `x` and the place in it: value = (1 - t) v[i] + t v[i + 1]; t may exceed 1 past the end."""
+    if len(points) == 1 or x <= points[0]:
+        return 0, 0.0
+    i = min(bisect_right(points, x), len(points) - 1) - 1
+    return i, (x - points[i]) / (points[i + 1] - points[i])
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Milliseconds over one quantity. Raises SettingError for points that do not rise or lengths that differ."""
+
+    points: tuple[float, ...]
+    ms: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_axis("a curve's axis", self.points)
+        if len(self.points) != len(self.ms):
+            raise SettingError(f"a curve has {len(self.points)} points and {len(self.ms)} times; they must be as many")
+        check_times(self.ms)
+
+    def __call__(self, x: float) -> float:
+        """Never below 0."""
+        i, t = bracket(self.points, x)
+        if t == 0.0:
+            return self.ms[i]
+        return max(self.ms[i] + t * (self.ms[i + 1] - self.ms[i]), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Milliseconds over two quantities, `ms[row][column]`, interpolated in both."""
+
+    rows: tuple[float, ...]
+    columns: tuple[float, ...]
+    ms: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        check_axis("a grid's first axis", self.rows)
+        check_axis("a grid's second axis", self.columns)
+        if len(self.ms) != len(self.rows) or any(len(line) != len(self.columns) for line in self.ms):
+            raise SettingError(f"a grid of {len(self.rows)} x {len(self.columns)} points needs as many times")
+        for line in self.ms:
+            check_times(line)
+
+    def __call__(self, row: float, column: float) -> float:
+        """Never below 0."""
+        i, t = bracket(self.rows, row)
+        low = self._along(i, column)
+        if t == 0.0:
+            return low
+        return max(low + t * (self._along(i + 1, column) - low), 0.0)
+
+    def _along(self, i: int, column: float) -> float:
+        line = self.ms[i]
+        j, t = bracket(self.columns, column)
+        return line[j] if t == 0.0 else max(line[j] + t * (line[j + 1] - line[j]), 0.0)
+
+
+def check_times(ms: Sequence[float]) -> None:
+    """Raise SettingError for a time that is negative or not finite."""
+    for value in ms:
+        if not 0.0 <= value < float("inf"):
+            raise SettingError(f"a time must be a number of milliseconds from 0 on, got {value}")
