@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +20,10 @@ FAILED = 1
 INTERRUPTED = 130
 DEFAULT_PORT = 8000
 MAX_STUCK_STEP_S = 86400
+
+
+LAB_COMMANDS: dict[str, tuple[str, str]] = {}
+"""Command -> the module that has its `add_arguments(parser)` and `run(args) -> int`, and its line in `--help`."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,7 +89,17 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
         from slipstream.bench.command import add_compare_arguments
 
         add_compare_arguments(compare)
+    for name, (module_name, text) in LAB_COMMANDS.items():
+        module = importlib.import_module(module_name) if command == name else None
+        added = add(name, text, module.run if module is not None else _nothing)
+        if module is not None:
+            module.add_arguments(added)
     return parser
+
+
+def _nothing(args: argparse.Namespace) -> int:
+    """Stands for a command that was not asked for; its module is not imported."""
+    raise AssertionError("this parser was built for another command")
 
 
 _MODEL_HELP = f"{EMBEDDED_MODEL} (fetched once), a .gguf file, or a Hugging Face directory"

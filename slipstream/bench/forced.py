@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from slipstream.config import SettingError, Settings, SpeculativeSettings
 from slipstream.scheduler.layouts import LAYOUTS, DraftLayout
 from slipstream.scheduler.protocol import DraftBlock, DraftRequest
+from slipstream.simulation.acceptance import conditional_acceptance, luck
 
 FORCED_NOTE = "forced, draft cost not included"
 
@@ -45,31 +44,6 @@ def check_forced(speculative: SpeculativeSettings) -> tuple[DraftLayout, float]:
             f"between 1 and {speculative.num_speculative_tokens + 1}"
         )
     return layout, conditional_acceptance(speculative.acceptance_length, speculative.num_speculative_tokens)
-
-
-def conditional_acceptance(acceptance_length: float, num_draft_tokens: int) -> float:
-    """The p for which p + p² + … + p^K = acceptance_length - 1.
-
-    Raises:
-        SettingError: outside [1, K + 1], naming the nearest length that works.
-    """
-    if num_draft_tokens < 1:
-        raise SettingError(f"--speculative-config: forced needs num_speculative_tokens >= 1, got {num_draft_tokens}")
-    most = num_draft_tokens + 1
-    if not 1.0 <= acceptance_length <= most:
-        nearest = most if acceptance_length > most else 1
-        raise SettingError(
-            f"--speculative-config: acceptance_length must be between 1 and num_speculative_tokens + 1 = {most}, "
-            f"got {acceptance_length:g}; the nearest is {nearest}"
-        )
-    low, high = 0.0, 1.0
-    for _ in range(60):  # to the last bit of a double
-        middle = (low + high) / 2
-        if sum(middle**j for j in range(1, num_draft_tokens + 1)) < acceptance_length - 1.0:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +96,10 @@ class ForcedDrafter:
             known = self._texts.get(request_id)
             if known is None:
                 return []
-            luck = np.random.default_rng((self._seed, known.index)).random(len(known.token_ids))
+            chances = luck(self._seed, known.index, len(known.token_ids))
             drafts = [
                 token if chance < self._conditional else (token + 1) % self._vocab_size
-                for token, chance in zip(known.token_ids, luck.tolist(), strict=True)
+                for token, chance in zip(known.token_ids, chances.tolist(), strict=True)
             ]
             self._drafts[request_id] = drafts
         return drafts
