@@ -64,7 +64,7 @@ def test_nothing_heavy_is_imported_for_help_and_refusals(arguments: list[str]) -
         (["serve", "--speculative-config", '{"method": "magic"}'], ["magic", "ngram"]),
         (["serve", "--speculative-config", '{"method": "ngram", "k": 3}'], ["'k'", "num_speculative_tokens"]),
         (["serve", "a", "--model", "b"], ["'a'", "'b'"]),
-        (["serve", "/no/such/model"], ["/no/such/model"]),
+        (["serve", "/no/such/model", "--port", "0"], ["/no/such/model"]),
         (["generate", "hi", "--temperature", "-1"], ["temperature", "-1"]),
         (["generate", "hi", "--raw", "--system", "x"], ["--system", "--raw"]),
         (["generate", "hi", "--model", "/no/such/model"], ["/no/such/model"]),
