@@ -11,6 +11,9 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slipstream.config import SettingError
 from slipstream.scheduler.costs import DecodeGraphs, StepRun, StepShape
 from slipstream.scheduler.interpolation import Curve, Grid
@@ -86,15 +89,9 @@ class CostTable:
         rows = shape.num_rows
         if not 0 < rows <= self.capture_limit:
             return StepRun(StepMode.EAGER, rows)
-        if shape.num_prompt_rows == 0 and (
-            self.decode_graphs is DecodeGraphs.VARLEN
-            or (self.decode_graphs is DecodeGraphs.UNIFORM and shape.is_uniform)
-        ):
-            mode = StepMode.FULL_GRAPH
-        elif StepMode.PIECEWISE in self.target:
-            mode = StepMode.PIECEWISE
-        else:
-            return StepRun(StepMode.EAGER, rows)
+        mode = self._mode_within_limit(is_pure=shape.num_prompt_rows == 0, is_uniform=shape.is_uniform)
+        if mode is StepMode.EAGER:
+            return StepRun(mode, rows)
         padded = self.capture_sizes[bisect_left(self.capture_sizes, rows)]
         return StepRun(mode, padded, f"{mode.value}/{padded}")
 
@@ -107,6 +104,36 @@ class CostTable:
         if self.sampling is not None and shape.num_sampled_rows:
             ms += self.sampling(shape.num_sampled_rows)
         return ms + self.host(shape.num_decodes + shape.num_emitting_prompts)
+
+    def target_ms_by_verify_rows(self, shape: StepShape, most: int) -> NDArray[np.float64]:
+        """`target_ms` of the shape with n = 0 … `most` verify rows of any lengths, shape [most + 1]: all at once, for
+        rules that weigh every n."""
+        extra = np.arange(most + 1.0)
+        rows = shape.num_rows + extra
+        mode = self._mode_within_limit(is_pure=shape.num_prompt_rows == 0, is_uniform=False)
+        ms = np.empty(most + 1)
+        num_in_graph = 0
+        if mode is not StepMode.EAGER:
+            sizes = np.array(self.capture_sizes, dtype=np.float64)
+            num_in_graph = max(min(self.capture_limit - shape.num_rows, most) + 1, 0)
+            padded = sizes[np.searchsorted(sizes, rows[:num_in_graph])]
+            ms[:num_in_graph] = self.target[mode].along_rows(padded, shape.num_kv_tokens)
+        if num_in_graph <= most:
+            eager = self.target[StepMode.EAGER]
+            ms[num_in_graph:] = eager.along_rows(rows[num_in_graph:], shape.num_kv_tokens)
+        if self.sampling is not None and shape.num_sampled_rows + most:
+            ms += self.sampling.at(shape.num_sampled_rows + extra)
+        ms += self.host(shape.num_decodes + shape.num_emitting_prompts)
+        ms[0] = self.target_ms(shape)  # without verify rows the step is uniform
+        return ms
+
+    def _mode_within_limit(self, *, is_pure: bool, is_uniform: bool) -> StepMode:
+        """The mode of a step that the largest graph would hold."""
+        if is_pure and (
+            self.decode_graphs is DecodeGraphs.VARLEN or (self.decode_graphs is DecodeGraphs.UNIFORM and is_uniform)
+        ):
+            return StepMode.FULL_GRAPH
+        return StepMode.PIECEWISE if StepMode.PIECEWISE in self.target else StepMode.EAGER
 
     def draft_ms(self, num_requests: int, num_rows: int) -> float:
         """See StepCosts."""

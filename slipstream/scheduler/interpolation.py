@@ -7,6 +7,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slipstream.config import SettingError
 
 
@@ -24,6 +27,15 @@ def bracket(points: Sequence[float], x: float) -> tuple[int, float]:
         return 0, 0.0
     i = min(bisect_right(points, x), len(points) - 1) - 1
     return i, (x - points[i]) / (points[i + 1] - points[i])
+
+
+def interpolate(points: Sequence[float], values: Sequence[float], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The values at many places at once, by the rule of `bracket`, never below 0; shape of `x`."""
+    inner = np.interp(x, points, values)
+    if len(points) > 1 and len(x) and x[-1] > points[-1]:  # x rises
+        slope = (values[-1] - values[-2]) / (points[-1] - points[-2])
+        inner = np.maximum(inner + np.maximum(x - points[-1], 0.0) * slope, 0.0)
+    return inner
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,10 @@ class Curve:
         if t == 0.0:
             return self.ms[i]
         return max(self.ms[i] + t * (self.ms[i + 1] - self.ms[i]), 0.0)
+
+    def at(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """At rising places, shape of `x`."""
+        return interpolate(self.points, self.ms, x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +86,10 @@ class Grid:
         if t == 0.0:
             return low
         return max(low + t * (self._along(i + 1, column) - low), 0.0)
+
+    def along_rows(self, rows: NDArray[np.float64], column: float) -> NDArray[np.float64]:
+        """At rising rows of one column, shape of `rows`."""
+        return interpolate(self.rows, [self._along(i, column) for i in range(len(self.rows))], rows)
 
     def _along(self, i: int, column: float) -> float:
         line = self.ms[i]

@@ -20,12 +20,15 @@ class VerifyOffer:
             fewer drafts verifies those it has.
         depth_rows: `[k]` = rows that takes, shape [K + 1].
         may_trim: whether rows may be left out; False verifies all that fit.
+        stop_early: rows are added as long as each raises the expected tokens per ms, and never past the first that
+            does not: what a later draft promises must not decide whether an earlier one is verified.
     """
 
     gains: Sequence[float]
     depth_gains: Sequence[float]
     depth_rows: Sequence[int]
     may_trim: bool
+    stop_early: bool = False
 
 
 class VerificationPlanner(Protocol):
