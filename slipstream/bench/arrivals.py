@@ -1,7 +1,8 @@
-"""When requests are sent: all at once, one for one (closed loop), or at a rate whatever happens (open loop)."""
+"""When requests are sent: all at once, one for one (closed loop), at a rate whatever happens (open loop), or as recorded."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,6 +75,14 @@ def open_loop(num_requests: int, rate: float, burstiness: float = 1.0, seed: int
     else:
         gaps = np.random.default_rng(seed).gamma(burstiness, 1.0 / (rate * burstiness), num_requests)
     return Arrivals(f"open loop, {rate:g} requests/s, burstiness {burstiness:g}", np.cumsum(gaps).tolist())
+
+
+def replayed(times: Sequence[float]) -> Arrivals:
+    """As recorded: seconds after the start, never falling. Raises SettingError for the first time that does."""
+    for before, after in itertools.pairwise(times):
+        if after < before:
+            raise SettingError(f"arrival times must not fall, got {after:g} s after {before:g} s; sort the trace")
+    return Arrivals(f"as recorded over {times[-1] if times else 0.0:g} s", list(times))
 
 
 def choose_arrivals(

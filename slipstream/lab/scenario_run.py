@@ -1,0 +1,103 @@
+"""Runs every variant of a scenario on every workload, on one core or several."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from slipstream.bench.metrics import BenchResult, summarize
+from slipstream.bench.records import StepRecord
+from slipstream.config import SchedulerConfig
+from slipstream.lab.scenario import Scenario, Variant
+from slipstream.lab.simulate import simulate
+from slipstream.lab.workload import Workload
+
+OnDone = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """One variant on one workload.
+
+    Attributes:
+        steps: every step, where they were asked for.
+    """
+
+    workload: Workload
+    variant: Variant
+    config: SchedulerConfig
+    result: BenchResult
+    steps: Sequence[StepRecord] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioResult:
+    """All cases: workloads in order, and for each its variants in order."""
+
+    scenario: Scenario
+    cases: tuple[CaseResult, ...]
+
+    def case(self, workload: str, variant: str) -> CaseResult:
+        """The case of these names."""
+        return next(case for case in self.cases if (case.workload.name, case.variant.name) == (workload, variant))
+
+    def of_variant(self, variant: str) -> list[CaseResult]:
+        """Its cases, by workload."""
+        return [case for case in self.cases if case.variant.name == variant]
+
+
+def run_case(scenario: Scenario, workload: Workload, variant: Variant, *, keep_steps: bool = False) -> CaseResult:
+    """Simulate one variant on one workload; deterministic."""
+    simulation = scenario.simulation(workload, variant)
+    with _garbage_left_alone():
+        record = simulate(simulation).record
+        result = summarize(record)
+    return CaseResult(workload, variant, simulation.config, result, tuple(record.steps) if keep_steps else ())
+
+
+def run(
+    scenario: Scenario, *, processes: int = 1, keep_steps: bool = False, on_done: OnDone | None = None
+) -> ScenarioResult:
+    """Simulate everything; the results do not depend on `processes`.
+
+    Args:
+        keep_steps: keep every step for a drawing. on_done: called after each case, in this process.
+    """
+    cases = [(workload, variant) for workload in scenario.workloads for variant in scenario.variants]
+    results = []
+    for result in _each(scenario, cases, processes, keep_steps):
+        results.append(result)
+        if on_done is not None:
+            on_done()
+    return ScenarioResult(scenario, tuple(results))
+
+
+def _each(
+    scenario: Scenario, cases: Sequence[tuple[Workload, Variant]], processes: int, keep_steps: bool
+) -> Iterator[CaseResult]:
+    if min(processes, len(cases)) <= 1:
+        for workload, variant in cases:
+            yield run_case(scenario, workload, variant, keep_steps=keep_steps)
+        return
+    # Spawned, not forked: this process may have threads (a progress bar has one).
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(processes, len(cases)), mp_context=context) as pool:
+        futures = [pool.submit(run_case, scenario, *case, keep_steps=keep_steps) for case in cases]
+        for future in futures:
+            yield future.result()
+
+
+class _garbage_left_alone:
+    """No garbage collection inside: a run makes millions of objects and no cycles, and looking for some is a third of
+    its time."""
+
+    def __enter__(self) -> None:
+        self._was_on = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._was_on:
+            gc.enable()
