@@ -11,7 +11,7 @@ from torch.nn import functional
 def pack_weight(weight: Tensor) -> Tensor:
     """A projection weight [out, in] in the layout that products like best; the weight itself where there is none.
 
-    A packed weight is opaque: it has a shape, but only `multiply` can read it.
+    A packed weight is opaque: it has a shape, but only `multiply` and `plain_weight` can read it.
     """
     # float32 products of few rows go to MKL, which takes plain weights as they are.
     if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
@@ -23,6 +23,11 @@ def pack_weight(weight: Tensor) -> Tensor:
     except (AttributeError, RuntimeError, TypeError):  # the operators have no promised form; do without them
         return weight
     return packed if same else weight
+
+
+def plain_weight(weight: Tensor) -> Tensor:
+    """The weight [out, in] that `pack_weight` was given, whether it packed it or not."""
+    return weight.to_dense() if weight.is_mkldnn else weight
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
