@@ -105,7 +105,7 @@ class InProcessLoad:
         In the open loop a request counts as sent when it was released, though the engine sees it after the step at
         hand: its user waits from then on.
         """
-        self.engine.scheduler.kv.pool.forget_cached()
+        self.engine.scheduler.forget_cached()
         run = _Run(self, workload, arrivals)
         before = copy.deepcopy(self.engine.scheduler.statistics)
         while not run.is_done():

@@ -139,6 +139,10 @@ class Scheduler:
         self._end(request, FinishReason.ABORT, None)
         return True
 
+    def forget_cached(self) -> None:
+        """Drop what the prefix cache holds; running requests keep their blocks."""
+        self.kv.pool.forget_cached()
+
     def _take_epoch(self) -> int:
         self._next_epoch += 1
         return self._next_epoch - 1
