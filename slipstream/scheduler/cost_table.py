@@ -44,6 +44,18 @@ class HostCost:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionCost:
+    """What of the pass follows neither its rows nor the KV it reads: the requests it serves, and the pairs of a row and
+    a token it looks at (long prompts)."""
+
+    per_request_ms: float = 0.0
+    per_pair_ms: float = 0.0
+
+    def __call__(self, num_requests: int, num_pairs: float) -> float:
+        return num_requests * self.per_request_ms + num_pairs * self.per_pair_ms
+
+
+@dataclass(frozen=True, slots=True)
 class CostTable:
     """A StepCosts made of measured points.
 
@@ -52,9 +64,11 @@ class CostTable:
         target: mode -> milliseconds over (rows, KV tokens read); EAGER must be there.
         draft: milliseconds over (requests, query rows per request); None without a drafter of its own cost.
         sampling: milliseconds of logits and sampling over sampled rows; None where `target` includes them.
+        attention: what requests and pairs add to `target`.
         host: the rest of a step.
         decode_graphs: which decode graphs exist; NONE without a FULL_GRAPH curve.
         capture_sizes: row counts that graphs were captured for, rising.
+        corrections: mode -> factor on the pass in that mode, learnt from live steps after the table was measured.
         version: grows with each refit.
     """
 
@@ -62,9 +76,11 @@ class CostTable:
     target: Mapping[StepMode, Grid]
     draft: Grid | None = None
     sampling: Curve | None = None
+    attention: AttentionCost = field(default_factory=AttentionCost)
     host: HostCost = field(default_factory=HostCost)
     decode_graphs: DecodeGraphs = DecodeGraphs.NONE
     capture_sizes: tuple[int, ...] = ()
+    corrections: Mapping[StepMode, float] = field(default_factory=dict)
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -77,6 +93,9 @@ class CostTable:
             raise SettingError("a cost table with graphs needs capture_sizes, the row counts they were captured for")
         if any(b <= a for a, b in zip((0, *self.capture_sizes), self.capture_sizes, strict=False)):
             raise SettingError(f"capture_sizes must rise from 1 or more, got {list(self.capture_sizes)}")
+        for mode, factor in self.corrections.items():
+            if not 0.0 < factor < float("inf"):
+                raise SettingError(f"the correction of {mode.value} must be a factor above 0, got {factor}")
 
     @property
     def capture_limit(self) -> int:
@@ -99,11 +118,18 @@ class CostTable:
         """See StepCosts; 0 for an empty step."""
         if not shape.num_rows:
             return 0.0
+        return self.pass_ms(shape) + self.host(shape.num_decodes + shape.num_emitting_prompts)
+
+    def pass_ms(self, shape: StepShape) -> float:
+        """The target's pass and sampling, what an executor reports as `target_ms`; 0 for an empty step."""
+        if not shape.num_rows:
+            return 0.0
         run = self.dispatch(shape)
         ms = self.target[run.mode](run.num_padded_rows, shape.num_kv_tokens)
+        ms += self.attention(shape.num_requests, shape.num_pairs)
         if self.sampling is not None and shape.num_sampled_rows:
             ms += self.sampling(shape.num_sampled_rows)
-        return ms + self.host(shape.num_decodes + shape.num_emitting_prompts)
+        return ms * self.corrections.get(run.mode, 1.0)
 
     def target_ms_by_verify_rows(self, shape: StepShape, most: int) -> NDArray[np.float64]:
         """`target_ms` of the shape with n = 0 … `most` verify rows of any lengths, shape [most + 1]: all at once, for
@@ -121,8 +147,13 @@ class CostTable:
         if num_in_graph <= most:
             eager = self.target[StepMode.EAGER]
             ms[num_in_graph:] = eager.along_rows(rows[num_in_graph:], shape.num_kv_tokens)
+        pairs_per_row = shape.num_kv_tokens / max(shape.num_requests, 1)
+        ms += self.attention(shape.num_requests, shape.num_pairs)
+        ms += extra * (pairs_per_row * self.attention.per_pair_ms)
         if self.sampling is not None and shape.num_sampled_rows + most:
             ms += self.sampling.at(shape.num_sampled_rows + extra)
+        ms[:num_in_graph] *= self.corrections.get(mode, 1.0)
+        ms[num_in_graph:] *= self.corrections.get(StepMode.EAGER, 1.0)
         ms += self.host(shape.num_decodes + shape.num_emitting_prompts)
         ms[0] = self.target_ms(shape)  # without verify rows the step is uniform
         return ms
@@ -136,7 +167,7 @@ class CostTable:
         return StepMode.PIECEWISE if StepMode.PIECEWISE in self.target else StepMode.EAGER
 
     def draft_ms(self, num_requests: int, num_rows: int) -> float:
-        """See StepCosts."""
-        if self.draft is None or num_requests <= 0 or num_rows <= 0:
+        """See StepCosts. A drafter without rows (n-gram) has its cost at 0 rows."""
+        if self.draft is None or num_requests <= 0 or num_rows < 0:
             return 0.0
         return self.draft(num_requests, num_rows / num_requests)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slipstream.config import SettingError
-from slipstream.scheduler.cost_table import CostTable, HostCost, Provenance
+from slipstream.scheduler.cost_table import AttentionCost, CostTable, HostCost, Provenance
 from slipstream.scheduler.costs import DecodeGraphs
 from slipstream.scheduler.interpolation import Curve, Grid
 from slipstream.scheduler.protocol import StepMode
@@ -30,7 +30,9 @@ def cost_table_to_json(table: CostTable) -> dict[str, Any]:
         "sampling_ms": None
         if table.sampling is None
         else {"num_rows": list(table.sampling.points), "ms": list(table.sampling.ms)},
+        "attention_ms": {"per_request": table.attention.per_request_ms, "per_pair": table.attention.per_pair_ms},
         "host_ms": {"per_step": table.host.per_step_ms, "per_request": table.host.per_request_ms},
+        "corrections": {mode.value: factor for mode, factor in table.corrections.items()},
     }
 
 
@@ -41,13 +43,18 @@ def cost_table_from_json(value: object) -> CostTable:
         raise SettingError(f'a cost table is a JSON object with "format": "{FORMAT}", got {found!r}')
     known = (
         *("format", "provenance", "version", "decode_graphs", "capture_sizes"),
-        *("target_ms", "draft_ms", "sampling_ms", "host_ms"),
+        *("target_ms", "draft_ms", "sampling_ms", "attention_ms", "host_ms", "corrections"),
     )
     _refuse_unknown("cost table", value, known)
     target = _mapping(value, "target_ms")
-    sampling, draft, host = value.get("sampling_ms"), value.get("draft_ms"), value.get("host_ms") or {}
+    sampling, draft = value.get("sampling_ms"), value.get("draft_ms")
+    attention = _linear(value, "attention_ms", "per_request", "per_pair")
+    host = _linear(value, "host_ms", "per_step", "per_request")
+    corrections = value.get("corrections", {})
+    if not isinstance(corrections, dict):
+        raise SettingError(f"cost table: corrections must be a JSON object of factors by mode, got {corrections!r}")
     version = value.get("version", 0)
-    if not isinstance(version, int) or version < 0:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
         raise SettingError(f"cost table: version must be a whole number from 0 on, got {version!r}")
     return CostTable(
         provenance=_provenance(_mapping(value, "provenance")),
@@ -57,11 +64,15 @@ def cost_table_from_json(value: object) -> CostTable:
         },
         draft=None if draft is None else _grid("draft_ms", draft, "num_requests", "rows_per_request"),
         sampling=None if sampling is None else _curve("sampling_ms", sampling),
-        host=HostCost(_number(host, "host_ms", "per_step"), _number(host, "host_ms", "per_request")),
+        attention=AttentionCost(*attention),
+        host=HostCost(*host),
         decode_graphs=_member(DecodeGraphs, "decode_graphs", value.get("decode_graphs", "none")),
         capture_sizes=tuple(
             int(size) for size in _numbers(value.get("capture_sizes", []), "capture_sizes", whole=True)
         ),
+        corrections={
+            _member(StepMode, "corrections", mode): _number(corrections, "corrections", mode) for mode in corrections
+        },
         version=version,
     )
 
@@ -112,10 +123,19 @@ def _numbers(value: object, name: str, *, whole: bool = False) -> list[float]:
     return value
 
 
-def _number(value: object, name: str, key: str) -> float:
-    number = value.get(key, 0.0) if isinstance(value, dict) else None
+def _linear(value: Mapping[str, Any], name: str, *keys: str) -> list[float]:
+    """The numbers of a part that may be left out, as a whole or key by key."""
+    part = value.get(name, {})
+    if not isinstance(part, dict):
+        raise SettingError(f"cost table: {name} must be an object with {' and '.join(keys)}, got {part!r}")
+    _refuse_unknown(f"cost table: {name}", part, keys)
+    return [_number(part, name, key) for key in keys]
+
+
+def _number(value: Mapping[str, Any], name: str, key: str) -> float:
+    number = value.get(key, 0.0)
     if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number < float("inf"):
-        raise SettingError(f"cost table: {name}.{key} must be a number of milliseconds from 0 on, got {number!r}")
+        raise SettingError(f"cost table: {name}.{key} must be a number from 0 on, got {number!r}")
     return float(number)
 
 

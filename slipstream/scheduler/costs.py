@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from slipstream.scheduler.protocol import StepMode, StepPlan
+from slipstream.scheduler.protocol import StepMode, StepPlan, StepResult
 
 
 class DecodeGraphs(StrEnum):
@@ -31,6 +31,9 @@ class StepShape:
         num_emitting_prompts: chunks whose last row is sampled.
         num_kv_tokens: tokens of KV that the rows read: per request its tokens up to its last row, summed.
         is_uniform: every decode holds the same number of rows.
+        num_prompts: requests with a prompt chunk; who does not know leaves 0 (see `num_requests`).
+        num_attended: rows times the tokens they may look at, summed over requests: a request's rows times its tokens
+            up to its last row. Who does not know leaves 0 (see `num_pairs`).
     """
 
     num_decodes: int
@@ -39,6 +42,8 @@ class StepShape:
     num_emitting_prompts: int = 0
     num_kv_tokens: int = 0
     is_uniform: bool = True
+    num_prompts: int = 0
+    num_attended: int = 0
 
     @property
     def num_rows(self) -> int:
@@ -50,21 +55,45 @@ class StepShape:
         """Rows whose logits are computed and sampled."""
         return self.num_decodes + self.num_verify_rows + self.num_emitting_prompts
 
+    @property
+    def num_requests(self) -> int:
+        """Requests that the pass serves; at least as many as the other numbers show."""
+        return self.num_decodes + max(self.num_prompts, self.num_emitting_prompts, self.num_prompt_rows > 0)
 
-def shape_of(plan: StepPlan) -> StepShape:
-    """The shape of a plan, as far as its upper bounds tell."""
-    num_decodes = num_emitting_prompts = num_kv_tokens = 0
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of a row and a token it may look at; at least one row reads each token."""
+        return max(self.num_attended, self.num_kv_tokens)
+
+
+def shape_of(plan: StepPlan, result: StepResult | None = None) -> StepShape:
+    """The shape of a plan, as far as its upper bounds tell; with its result, of what really ran."""
+    num_decodes = num_verify_rows = num_emitting_prompts = num_prompts = num_kv_tokens = num_attended = 0
     first_rows, is_uniform = 0, True
-    for entry in plan.requests:
-        num_kv_tokens += entry.num_computed_tokens + entry.num_target_rows
+    for index, entry in enumerate(plan.requests):
+        rows = entry.num_target_rows
         if entry.is_prefill:
+            num_prompts += 1
             num_emitting_prompts += entry.emits
-            continue
-        num_decodes += 1
-        first_rows = first_rows or entry.num_target_rows
-        is_uniform = is_uniform and entry.num_target_rows == first_rows
+        else:
+            if result is not None:
+                rows = rows - entry.num_verify_rows + result.results[index].num_verified
+            num_decodes += 1
+            num_verify_rows += rows - 1
+            first_rows = first_rows or rows
+            is_uniform = is_uniform and rows == first_rows
+        num_tokens = entry.num_computed_tokens + rows
+        num_kv_tokens += num_tokens
+        num_attended += rows * num_tokens
     return StepShape(
-        num_decodes, plan.num_verify_rows, plan.num_prefill_rows, num_emitting_prompts, num_kv_tokens, is_uniform
+        num_decodes,
+        num_verify_rows,
+        plan.num_prefill_rows,
+        num_emitting_prompts,
+        num_kv_tokens,
+        is_uniform,
+        num_prompts,
+        num_attended,
     )
 
 

@@ -17,7 +17,9 @@ def check_axis(name: str, points: Sequence[float]) -> None:
     """Raise SettingError unless the points rise and are not below 0."""
     if not points:
         raise SettingError(f"{name} is empty; at least one point is needed")
-    if points[0] < 0 or any(after <= before for before, after in itertools.pairwise(points)):
+    # A point that is no number fails every comparison.
+    rises = all(before < after for before, after in itertools.pairwise(points))
+    if not (rises and points[0] >= 0 and points[-1] < float("inf")):
         raise SettingError(f"{name} must rise from 0 or more, got {list(points)}")
 
 

@@ -62,14 +62,17 @@ class SimulatedExecutor:
         constant_rows = None if layout.carries_target_rows else layout.draft_query_rows
         rows_by_count: dict[int, int] = {}
         results: list[RequestResult] = []
-        num_decodes = num_verify = num_emitting_prompts = num_kv = 0
+        num_decodes = num_verify = num_emitting_prompts = num_prompts = num_kv = num_attended = 0
         num_draft_requests = num_draft_rows = num_skipped = 0
         first_verified, is_uniform = -1, True
         for entry in plan.requests:
             state = states[entry.request_id]
             if entry.is_prefill:
                 result = RequestResult(entry.request_id, entry.epoch, [])
-                num_kv += entry.num_computed_tokens + entry.num_target_rows
+                num_prompts += 1
+                num_tokens = entry.num_computed_tokens + entry.num_target_rows
+                num_kv += num_tokens
+                num_attended += entry.num_target_rows * num_tokens
                 if not entry.emits:
                     results.append(result)
                     if constant_rows is None:
@@ -90,6 +93,7 @@ class SimulatedExecutor:
                 is_uniform = is_uniform and verified == first_verified
                 num_rows = 1 + verified
                 num_kv += state.num_tokens + verified
+                num_attended += num_rows * (state.num_tokens + verified)
                 accepted = 0
                 if verified:
                     accepted = state.fate.num_accepted(state.num_tokens - state.num_prompt_tokens, verified)
@@ -115,7 +119,16 @@ class SimulatedExecutor:
                     rows = rows_by_count[num_drafts] = constant_rows(num_rows, num_drafts)
                 num_draft_rows += rows
             results.append(result)
-        shape = StepShape(num_decodes, num_verify, plan.num_prefill_rows, num_emitting_prompts, num_kv, is_uniform)
+        shape = StepShape(
+            num_decodes,
+            num_verify,
+            plan.num_prefill_rows,
+            num_emitting_prompts,
+            num_kv,
+            is_uniform,
+            num_prompts,
+            num_attended,
+        )
         target_ms = self.machine.target_ms(shape)
         draft_ms = self.machine.draft_ms(num_draft_requests, num_draft_rows)
         self.clock.advance((target_ms + draft_ms) / 1e3)
