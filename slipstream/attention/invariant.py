@@ -48,24 +48,32 @@ class InvariantStep:
         tiled[:length] = gathered[:length]
         # One contiguous [num_kv_heads, KEY_TILE, head_dim] per tile: strides must not follow the length either.
         keys, values = tiled.view(num_tiles, KEY_TILE, 2, *gathered.shape[2:]).permute(2, 0, 3, 1, 4).contiguous()
+        pattern = self.metadata.pattern
+        first_key = pattern.first_key(request.first_position)
         outputs = []
         for start in range(0, request.num_rows, tile_rows):
             rows = query[start : start + tile_rows]
             tile = query.new_zeros((tile_rows, *query.shape[1:]))
             tile[: rows.shape[0]] = rows
             first = request.first_position + start
-            seen_tiles = -(-(first + rows.shape[0]) // KEY_TILE)
-            outputs.append(attend_tile(tile, keys[:seen_tiles], values[:seen_tiles], first)[: rows.shape[0]])
+            seen = first + rows.shape[0] if pattern.is_causal else length
+            tiles = slice(-(-seen // KEY_TILE))
+            end = None if pattern.is_causal else length
+            outputs.append(attend_tile(tile, keys[tiles], values[tiles], first, end, first_key)[: rows.shape[0]])
         return torch.cat(outputs)
 
 
-def attend_tile(query: Tensor, keys: Tensor, values: Tensor, first_position: int) -> Tensor:
+def attend_tile(
+    query: Tensor, keys: Tensor, values: Tensor, first_position: int, end: int | None = None, first_key: int = 0
+) -> Tensor:
     """Attention of a tile of rows at consecutive positions.
 
     Args:
         query: float32 [T, num_heads, head_dim].
         keys, values: float32 [key tiles, num_kv_heads, KEY_TILE, head_dim].
         first_position: position of the tile's first row.
+        end: every row sees the tokens before this one; None: each row sees those up to its own.
+        first_key: no row sees a token before this one.
 
     Returns:
         float32 [T, num_heads, head_dim].
@@ -76,15 +84,19 @@ def attend_tile(query: Tensor, keys: Tensor, values: Tensor, first_position: int
     folded = folded.reshape(kv_heads, -1, head_dim)  # [kv_heads, T * group, head_dim]
     group = num_heads // kv_heads
     positions = torch.arange(first_position, first_position + num_rows, device=query.device)
-    positions = positions.repeat_interleave(group).unsqueeze(1)
+    last_seen = positions.repeat_interleave(group).unsqueeze(1)
+    if end is not None:
+        last_seen = torch.full_like(last_seen, end - 1)
     offsets = torch.arange(KEY_TILE, device=query.device)
     scores = []
     for j in range(keys.shape[0]):
         product = torch.matmul(folded, keys[j].transpose(-1, -2))
-        if (j + 1) * KEY_TILE > first_position + 1:  # else every row of the tile sees all of these keys
-            product.masked_fill_(offsets + j * KEY_TILE > positions, float("-inf"))
+        if (j + 1) * KEY_TILE > (end or first_position + 1):  # else every row of the tile sees all of these keys
+            product.masked_fill_(offsets + j * KEY_TILE > last_seen, float("-inf"))
+        if j * KEY_TILE < first_key:
+            product.masked_fill_(offsets + j * KEY_TILE < first_key, float("-inf"))
         scores.append(product)
-    maximum = scores[0].amax(-1, keepdim=True)  # a row always sees position 0
+    maximum = scores[0].amax(-1, keepdim=True)
     for product in scores[1:]:
         maximum = torch.maximum(maximum, product.amax(-1, keepdim=True))
     total = torch.zeros_like(maximum)

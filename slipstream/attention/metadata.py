@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from slipstream.attention.pattern import CAUSAL, AttentionPattern
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionRequest:
@@ -38,6 +40,7 @@ class AttentionMetadata:
         positions: absolute position of each row, int64 [N].
         block_size: tokens per block.
         scratch_block: pads block tables.
+        pattern: which tokens the rows see.
     """
 
     requests: list[AttentionRequest]
@@ -45,6 +48,7 @@ class AttentionMetadata:
     positions: Tensor
     block_size: int
     scratch_block: int
+    pattern: AttentionPattern = CAUSAL
 
     def padded_block_ids(self, request: AttentionRequest, num_tokens: int) -> list[int]:
         """Block ids that cover `num_tokens` tokens; scratch where the request's table ends before."""

@@ -68,7 +68,7 @@ class BatchedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PromptGroup:
-    """A chunk of one request. mask: [num_rows, L]; None when the chunk starts the request (plain causal)."""
+    """Many rows of one request. mask: [num_rows, L]; None when they start the request and are plainly causal."""
 
     rows: Tensor
     row_start: int
@@ -146,9 +146,15 @@ def _batched_group(requests: list[AttentionRequest], metadata: AttentionMetadata
     rows = [r.row_start + i for r in requests for i in range(r.num_rows)]
     block_ids = [b for r in requests for b in metadata.padded_block_ids(r, kv_length)]
     padded = torch.tensor(padded_rows, device=device)
+    pattern = metadata.pattern
     mask = None
-    if num_rows > 1 or any(r.kv_length != kv_length for r in requests):
-        mask = _causal_mask(metadata.positions[padded], kv_length, cache).view(len(requests), 1, num_rows, kv_length)
+    if (
+        (pattern.is_causal and num_rows > 1)
+        or any(r.kv_length != kv_length for r in requests)
+        or any(pattern.first_key(r.first_position) for r in requests)
+    ):
+        mask = _mask(requests, num_rows, metadata.positions[padded], kv_length, metadata, cache)
+        mask = mask.view(len(requests), 1, num_rows, kv_length)
     return BatchedGroup(
         torch.tensor(rows, device=device),
         padded,
@@ -164,8 +170,9 @@ def _batched_group(requests: list[AttentionRequest], metadata: AttentionMetadata
 def _prompt_group(request: AttentionRequest, metadata: AttentionMetadata, cache: PagedKVCache) -> PromptGroup:
     end = request.row_start + request.num_rows
     mask = None
-    if request.first_position:
-        mask = _causal_mask(metadata.positions[request.row_start : end], request.kv_length, cache)
+    if request.first_position or not metadata.pattern.is_causal:
+        positions = metadata.positions[request.row_start : end]
+        mask = _mask([request], request.num_rows, positions, request.kv_length, metadata, cache)
     return PromptGroup(
         torch.arange(request.row_start, end, device=cache.device),
         request.row_start,
@@ -176,8 +183,27 @@ def _prompt_group(request: AttentionRequest, metadata: AttentionMetadata, cache:
     )
 
 
-def _causal_mask(positions: Tensor, kv_length: int, cache: PagedKVCache) -> Tensor:
-    """0 where a row at positions [n] may look, -inf where not: [n, kv_length], in the cache's dtype."""
-    hidden = torch.arange(kv_length, device=positions.device) > positions.unsqueeze(1)
+def _mask(
+    requests: list[AttentionRequest],
+    num_rows: int,
+    positions: Tensor,
+    kv_length: int,
+    metadata: AttentionMetadata,
+    cache: PagedKVCache,
+) -> Tensor:
+    """0 where a row may look, -inf where not: [n, kv_length], in the cache's dtype.
+
+    The rows are n = len(requests) * num_rows, request by request, at `positions` [n].
+    """
+    pattern = metadata.pattern
+    keys = torch.arange(kv_length, device=positions.device)
+    last_seen = positions
+    if not pattern.is_causal:
+        ends = torch.tensor([r.kv_length - 1 for r in requests], device=positions.device)
+        last_seen = ends.repeat_interleave(num_rows)
+    hidden = keys > last_seen.unsqueeze(1)
+    if pattern.window is not None:
+        starts = torch.tensor([pattern.first_key(r.first_position) for r in requests], device=positions.device)
+        hidden |= keys < starts.repeat_interleave(num_rows).unsqueeze(1)
     mask = torch.zeros(hidden.shape, dtype=cache.layers[0].dtype, device=positions.device)
     return mask.masked_fill_(hidden, float("-inf"))

@@ -14,7 +14,9 @@ class StepAttention(Protocol):
     """Attention of one step, ready to run for each layer in turn."""
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
-        """Causal attention of query rows [N, num_heads, head_dim] to their requests' KV: [N, num_heads, head_dim].
+        """Attention of query rows [N, num_heads, head_dim] to their requests' KV: [N, num_heads, head_dim].
+
+        A row sees what the metadata's pattern says; by default every token up to its own.
 
         The step's own keys and values must have been written to the cache before.
         """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from slipstream.attention.cache import PagedKVCache, kv_bytes_per_token
 from slipstream.attention.invariant import InvariantAttention
 from slipstream.attention.metadata import AttentionMetadata, AttentionRequest, build_metadata
 from slipstream.attention.paged import PagedAttention, PagedStep
+from slipstream.attention.pattern import AttentionPattern
 from slipstream.attention.protocol import AttentionBackend
 from slipstream.attention.reference import ReferenceAttention
 
@@ -60,6 +63,40 @@ def test_equals_reference(backend: AttentionBackend, name: str, block_size: int,
     actual = backend.begin_step(metadata, cache).attend(1, query)
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("backend", [PagedAttention(), InvariantAttention()], ids=["paged", "invariant"])
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("window", [None, 1, 24, 100])
+def test_block_patterns_equal_reference(
+    backend: AttentionBackend, name: str, is_causal: bool, window: int | None
+) -> None:
+    cache = filled_cache(16, torch.float32)
+    plain = batch_of(BATCHES[name], cache)
+    metadata = replace(plain, pattern=AttentionPattern(is_causal, window))
+    query = torch.randn((int(metadata.positions.shape[0]), 6, 16), generator=torch.Generator().manual_seed(2))
+    expected = ReferenceAttention().begin_step(metadata, cache).attend(1, query)
+    actual = backend.begin_step(metadata, cache).attend(1, query)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_reference_sees_what_the_pattern_says() -> None:
+    """By hand: uniform weights (query 0) give the mean of the visible values."""
+    cache = PagedKVCache(1, 4, 4, 1, 2, dtype=torch.float32, device=CPU)
+    metadata = build_metadata([AttentionRequest(0, 3, 6, [0, 1, 2])], 4, cache.scratch_block, CPU)
+    for position in range(9):
+        cache.values(0).view(-1, 1, 2)[position] = position
+    seen = {
+        AttentionPattern(True, None): [range(7), range(8), range(9)],
+        AttentionPattern(False, None): [range(9)] * 3,
+        AttentionPattern(True, 2): [range(4, 7), range(4, 8), range(4, 9)],
+        AttentionPattern(False, 2): [range(4, 9)] * 3,
+    }
+    for pattern, ranges in seen.items():
+        step = ReferenceAttention().begin_step(replace(metadata, pattern=pattern), cache)
+        means = step.attend(0, torch.zeros(3, 1, 2))[:, 0, 0].tolist()
+        assert means == pytest.approx([sum(r) / len(r) for r in ranges])
 
 
 def test_lengths_far_apart_are_grouped_apart() -> None:
