@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from slipstream import __version__
 from slipstream.config import EMBEDDED_MODEL, SettingError, Settings
-from slipstream.engine.flags import add_engine_arguments, settings_from_args
+from slipstream.engine.flags import add_engine_arguments, add_record_arguments, record_to, settings_from_args
 from slipstream.request import RequestError
 
 BAD_USAGE = 2
@@ -74,6 +74,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     _add_model_arguments(serve)
     add_engine_arguments(serve)
     _add_server_arguments(serve)
+    add_record_arguments(serve)
     generate = add("generate", "Answer one prompt in the terminal.", _generate)
     generate.add_argument("prompt", help="the prompt; - reads it from standard input")
     _add_generate_arguments(generate)
@@ -154,12 +155,15 @@ def _serve(args: argparse.Namespace) -> int | None:
     if not 0 < args.stuck_step_s <= MAX_STUCK_STEP_S:
         raise SettingError(f"--stuck-step-s must be above 0 and at most {MAX_STUCK_STEP_S}, got {args.stuck_step_s}")
     _check(settings)
+    record = record_to(args)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("torch").setLevel(logging.WARNING)
     from slipstream.server.serve import serve
 
     return _explaining(
-        lambda: serve(settings, host=args.host, port=args.port, seed=args.seed, stuck_step_s=args.stuck_step_s)
+        lambda: serve(
+            settings, host=args.host, port=args.port, seed=args.seed, stuck_step_s=args.stuck_step_s, record=record
+        )
     )
 
 

@@ -41,7 +41,14 @@ from slipstream.bench.systems import ScriptedFactory, SystemFactory
 from slipstream.bench.variation import known_settings, parse_variation
 from slipstream.config import EMBEDDED_MODEL, SettingError, Settings, check_settings
 from slipstream.engine.engine import EngineDeadError
-from slipstream.engine.flags import add_engine_arguments, flag_of, given_engine_flags, settings_from_args
+from slipstream.engine.flags import (
+    add_engine_arguments,
+    add_record_arguments,
+    flag_of,
+    given_engine_flags,
+    record_to,
+    settings_from_args,
+)
 from slipstream.models.config import ModelLoadError
 from slipstream.request import RequestError, SamplingParams
 
@@ -79,6 +86,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="MODEL", help=f"for an engine in this process (default: {EMBEDDED_MODEL})")
     add_engine_arguments(parser, "engine in this process")
     parser.add_argument("--scripted", action="store_true", help="no model: a scripted target, to look at scheduling")
+    add_record_arguments(parser)
     add_output_arguments(parser)
 
 
@@ -95,6 +103,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="MODEL", help=f"for an engine in this process (default: {EMBEDDED_MODEL})")
     add_engine_arguments(parser, "engine in this process")
     parser.add_argument("--scripted", action="store_true", help="no model: a scripted target, to look at scheduling")
+    add_record_arguments(parser)
     add_output_arguments(parser)
 
 
@@ -128,6 +137,7 @@ def _print_error(error: Exception) -> None:
 
 def _run_bench(args: argparse.Namespace) -> int:
     check_bench(args)
+    record_to(args)
     arrivals = choose_arrivals(args.num_prompts, args.concurrency, args.request_rate, args.burstiness, args.seed)
     notes = []
     if args.base_url is None:
@@ -167,12 +177,16 @@ def _bench_in_process(
     if settings.speculative is not None and settings.speculative.method == "forced":
         progress.begin("plain pass (untimed)", len(workload) * args.output_len)
         texts = compare.plain_texts(factory, settings, workload, progress.advance)
-    system = factory.build(settings, texts, args.seed)
+    system = factory.build(settings, texts, args.seed, record_to(args))
     warmup = [dataclasses.replace(request, seed=request.seed + 1) for request in workload[: args.num_warmups]]
+    system.mark("warm-up", all_at_once(len(warmup)), is_measured=False)
     InProcessLoad(system.engine, system.recorder).run(warmup, all_at_once(len(warmup)))
     progress.begin("requests", len(workload))
     load = InProcessLoad(system.engine, system.recorder, on_done=lambda record: progress.advance(1))
-    return load.run(workload, arrivals)
+    system.mark("measured", arrivals)
+    record = load.run(workload, arrivals)
+    system.engine.close()
+    return record
 
 
 async def _bench_http(
@@ -232,6 +246,7 @@ def _refuse_engine_flags(args: argparse.Namespace) -> None:
         *(["model"] if args.model is not None else []),
         *given_engine_flags(args),
         *(["scripted"] if args.scripted else []),
+        *(["record"] if args.record is not None else []),
     ]
     if given:
         hint = " (use --request-model for the name to ask for)" if given[0] == "model" else ""
@@ -245,6 +260,7 @@ def _refuse_engine_flags(args: argparse.Namespace) -> None:
 
 def _run_compare(args: argparse.Namespace) -> int:
     check_compare(args)
+    record = record_to(args)
     if args.input_len is None and args.dataset in ("built-in", "random"):
         args.input_len = COMPARE_INPUT_LEN
     base = settings_from_args(args, EMBEDDED_MODEL if args.model is None else args.model, COMPARE_DEFAULTS)
@@ -267,6 +283,7 @@ def _run_compare(args: argparse.Namespace) -> int:
             arrivals=arrivals,
             repeats=args.repeats,
             luck_seed=args.seed,
+            record=record,
             progress=compare.Progress(progress.begin, progress.advance),
         )
     title = (

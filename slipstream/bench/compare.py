@@ -15,6 +15,7 @@ from slipstream.bench.records import RequestRecord, RunRecord
 from slipstream.bench.systems import SystemFactory
 from slipstream.bench.variation import Variation
 from slipstream.config import SchedulerSettings, Settings
+from slipstream.simulation.record_to import RecordTo
 
 NUM_WARMUP_REQUESTS = 2
 PLAIN_PASS_SEATS = 32
@@ -109,8 +110,11 @@ def run_comparison(
     repeats: int = 1,
     luck_seed: int = 0,
     progress: Progress | None = None,
+    record: RecordTo | None = None,
 ) -> Comparison:
     """Run every variant `repeats` times, in turn: A B, B A, A B, so that a drifting machine favours nobody.
+
+    `record`: where each variant is recorded, all its repeats in one file named after its value.
 
     Where a variant forces acceptance, an untimed plain pass first gives the text that drafts are made of.
     """
@@ -122,9 +126,13 @@ def run_comparison(
     if forced:
         progress.begin("plain pass (untimed)", num_tokens)
         texts = plain_texts(factory, base, workload, progress.advance)
-    systems = [factory.build(settings, texts, luck_seed) for settings in variation.settings]
+    systems = [
+        factory.build(settings, texts, luck_seed, None if record is None else record.named(value))
+        for value, settings in zip(variation.values, variation.settings, strict=True)
+    ]
     warmup = workload[:NUM_WARMUP_REQUESTS]
     for system in systems:
+        system.mark("warm-up", all_at_once(len(warmup)), is_measured=False)
         InProcessLoad(system.engine, system.recorder).run(warmup, all_at_once(len(warmup)))
 
     results: tuple[list[BenchResult], ...] = tuple([] for _ in systems)
@@ -137,6 +145,7 @@ def run_comparison(
             value, system = variation.values[number], systems[number]
             progress.begin(f"{variation.name}={value}, run {repeat + 1} of {repeats}", num_tokens)
             load = InProcessLoad(system.engine, system.recorder, on_tokens=progress.advance)
+            system.mark(f"run {repeat + 1} of {repeats}", arrivals)
             run = load.run(workload, arrivals)
             results[number].append(summarize(run))
             reference = reference or run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from slipstream.bench.forced import KnownTexts
-from slipstream.bench.systems import System, chosen_drafter, recorded
+from slipstream.bench.systems import System, chosen_drafter, recorded, recorder_for
 from slipstream.config import ModelSettings, Settings, check_settings, resolve_settings
 from slipstream.engine.build import model_facts
 from slipstream.execution.build import build_decoder
@@ -13,7 +13,8 @@ from slipstream.execution.executor import TorchExecutor
 from slipstream.models.decoder import Decoder
 from slipstream.models.loading import open_model
 from slipstream.scheduler.layouts import layout_for
-from slipstream.scheduler.scheduler import Scheduler
+from slipstream.simulation.record_to import RecordTo
+from slipstream.simulation.recorder import scheduler_with
 
 
 class ModelFactory:
@@ -51,7 +52,7 @@ class ModelFactory:
         rendered = template.render([{"role": "user", "content": text}])
         return self._source.tokenizer.encode(rendered, add_special_tokens=False)
 
-    def build(self, settings: Settings, texts: KnownTexts, luck_seed: int) -> System:
+    def build(self, settings: Settings, texts: KnownTexts, luck_seed: int, record: RecordTo | None = None) -> System:
         """See SystemFactory."""
         check_settings(settings)
         decoder = self._decoder()
@@ -62,7 +63,14 @@ class ModelFactory:
         executor = TorchExecutor(
             decoder, num_kv_blocks=config.num_kv_blocks, block_size=config.block_size, drafter=drafter
         )
-        return recorded(Scheduler(config), executor, settings.scheduler.commit_lag, self._source.config.eos_token_ids)
+        recording = recorder_for(record, config, self._source.name, settings, facts)
+        return recorded(
+            scheduler_with(recording, config),
+            executor,
+            settings.scheduler.commit_lag,
+            self._source.config.eos_token_ids,
+            recording,
+        )
 
     def _decoder(self) -> Decoder:
         if self._loaded is None:

@@ -7,26 +7,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from slipstream.bench.arrivals import Arrivals
 from slipstream.bench.forced import KnownTexts, forced_drafter
 from slipstream.bench.in_process import RecordingExecutor
-from slipstream.config import ModelFacts, Settings, check_settings, resolve_settings
+from slipstream.config import ModelFacts, SchedulerConfig, Settings, check_settings, resolve_settings
 from slipstream.engine.engine import Engine
 from slipstream.scheduler.layouts import layout_for
 from slipstream.scheduler.protocol import Drafter, Executor
 from slipstream.scheduler.scheduler import Scheduler
+from slipstream.simulation.record_to import RecordTo
+from slipstream.simulation.recorder import Recorder, scheduler_with
 from slipstream.simulation.scripted import HashedLogits, ScriptedExecutor
 from slipstream.speculation.registry import build_drafter
 
+_CLOCK = time.perf_counter
 SCRIPTED_VOCAB = 256
 SCRIPTED_MAX_LEN = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """An engine whose steps are recorded."""
+    """An engine whose steps are kept, and recorded in a file where there is a `recording`."""
 
     engine: Engine
     recorder: RecordingExecutor
+    recording: Recorder | None = None
+
+    def mark(self, name: str, arrivals: Arrivals, *, is_measured: bool = True) -> None:
+        """Say in the recording, if there is one, that a part of the benchmark begins."""
+        if self.recording is not None:
+            self.recording.marked(name, is_measured=is_measured, max_concurrency=arrivals.max_concurrency)
 
 
 class SystemFactory(Protocol):
@@ -50,18 +60,39 @@ class SystemFactory(Protocol):
         """The ids of a user's message as the model's chat template writes it, or of plain text without one."""
         ...
 
-    def build(self, settings: Settings, texts: KnownTexts, luck_seed: int) -> System:
-        """A fresh engine. `texts` and `luck_seed` are what `forced` drafts from. Raises SettingError."""
+    def build(self, settings: Settings, texts: KnownTexts, luck_seed: int, record: RecordTo | None = None) -> System:
+        """A fresh engine. `texts` and `luck_seed` are what `forced` drafts from; `record`: where its steps are
+        recorded. Raises SettingError."""
         ...
 
 
-def recorded(scheduler: Scheduler, executor: Executor, commit_lag: int, eos_token_ids: Sequence[int] = ()) -> System:
+def recorder_for(
+    record: RecordTo | None, config: SchedulerConfig, model: str, settings: Settings, facts: ModelFacts
+) -> Recorder | None:
+    """What writes down the steps of a system, on the clock of `recorded`; None where nothing is to be recorded."""
+    if record is None:
+        return None
+    return Recorder(record, config, clock=_CLOCK, model=model, settings=settings, facts=facts)
+
+
+def recorded(
+    scheduler: Scheduler,
+    executor: Executor,
+    commit_lag: int,
+    eos_token_ids: Sequence[int] = (),
+    recording: Recorder | None = None,
+) -> System:
     """An engine around an executor whose steps are kept."""
     recorder = RecordingExecutor(executor, scheduler)
     engine = Engine(
-        scheduler, recorder, clock=time.perf_counter, eos_token_ids=tuple(eos_token_ids), commit_lag=commit_lag
+        scheduler,
+        recorder,
+        clock=_CLOCK,
+        eos_token_ids=tuple(eos_token_ids),
+        commit_lag=commit_lag,
+        on_close=None if recording is None else recording.close,
     )
-    return System(engine, recorder)
+    return System(engine, recorder, recording)
 
 
 def chosen_drafter(settings: Settings, texts: KnownTexts, vocab_size: int, luck_seed: int) -> Drafter | None:
@@ -87,12 +118,13 @@ class ScriptedFactory:
         """As plain text."""
         return self.encode(text)
 
-    def build(self, settings: Settings, texts: KnownTexts, luck_seed: int) -> System:
+    def build(self, settings: Settings, texts: KnownTexts, luck_seed: int, record: RecordTo | None = None) -> System:
         """See SystemFactory."""
         check_settings(settings)
         drafter = chosen_drafter(settings, texts, self.vocab_size, luck_seed)
         layout = layout_for(settings.speculative)
-        config = resolve_settings(settings, ModelFacts(SCRIPTED_MAX_LEN, kv_bytes_per_token=8), layout).scheduler
+        facts = ModelFacts(SCRIPTED_MAX_LEN, kv_bytes_per_token=8)
+        config = resolve_settings(settings, facts, layout).scheduler
         executor = ScriptedExecutor(
             HashedLogits(self.vocab_size),
             num_kv_blocks=config.num_kv_blocks,
@@ -100,4 +132,5 @@ class ScriptedFactory:
             drafter=drafter,
             max_model_len=config.max_model_len,
         )
-        return recorded(Scheduler(config), executor, settings.scheduler.commit_lag)
+        recording = recorder_for(record, config, self.description, settings, facts)
+        return recorded(scheduler_with(recording, config), executor, settings.scheduler.commit_lag, recording=recording)

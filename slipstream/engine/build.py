@@ -32,8 +32,9 @@ from slipstream.models.loading import ModelSource, open_model
 from slipstream.request import RequestError
 from slipstream.sampling.sampler import check_sampling
 from slipstream.scheduler.layouts import layout_for
-from slipstream.scheduler.scheduler import Scheduler
 from slipstream.scheduler.stopping import TokenStopChecker
+from slipstream.simulation.record_to import RecordTo
+from slipstream.simulation.recorder import Recorder, scheduler_with
 from slipstream.speculation.registry import build_drafter
 
 
@@ -53,23 +54,31 @@ class BuiltEngine:
 
 
 def build_engine(
-    settings: Settings, *, progress: bool = False, announce: Callable[[Resolution], None] | None = None
+    settings: Settings,
+    *,
+    progress: bool = False,
+    announce: Callable[[Resolution], None] | None = None,
+    record: RecordTo | None = None,
 ) -> BuiltEngine:
     """Check settings, open the model, resolve, load weights, allocate KV.
 
     Args:
         progress: show bars while fetching and loading.
         announce: hears the resolution before the weights are loaded.
+        record: where to record every step; None for nowhere. The recording ends when the engine is closed.
 
     Raises:
         SettingError: a setting that cannot work; before anything is loaded. ModelLoadError: the model cannot be used.
     """
     check_settings(settings)
+    if record is not None:
+        record.check()
     device = resolve_device(settings.model.device)
     drafter = build_drafter(settings.speculative)
     source = open_model(settings.model.model, progress=progress)
     layout = layout_for(settings.speculative)
-    resolution = resolve_settings(settings, model_facts(source, settings, device), layout)
+    facts = model_facts(source, settings, device)
+    resolution = resolve_settings(settings, facts, layout)
     resolution = dataclasses.replace(resolution, report=(*_model_rows(settings, source, device), *resolution.report))
     if announce is not None:
         announce(resolution)
@@ -89,8 +98,11 @@ def build_engine(
 
     executor = load() if worker is None else worker.submit(load).result()
     stops = TextStopChecker(TokenStopChecker(), vocabulary)
+    recorder = None
+    if record is not None:
+        recorder = Recorder(record, config, clock=time.monotonic, model=source.name, settings=settings, facts=facts)
     engine = Engine(
-        Scheduler(config, stop_checker=stops),
+        scheduler_with(recorder, config, stop_checker=stops),
         executor,
         clock=time.monotonic,
         eos_token_ids=tuple({*source.config.eos_token_ids, *source.tokenizer.eos_token_ids}),
@@ -98,6 +110,7 @@ def build_engine(
         worker=worker,
         check_sampling=submission_checker(source.config.vocab_size),
         forget=stops.forget,
+        on_close=None if recorder is None else recorder.close,
     )
     return BuiltEngine(engine, source, vocabulary, resolution)
 

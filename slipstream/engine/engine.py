@@ -54,9 +54,10 @@ class Engine:
         worker: WorkerThread | None = None,
         check_sampling: Callable[[Submission], None] | None = None,
         forget: Callable[[str], None] | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         """`worker` (for lag 1) is the thread that loaded the executor's model; `check_sampling` raises RequestError for
-        what the model cannot serve; `forget` hears of ended choices."""
+        what the model cannot serve; `forget` hears of ended choices, `on_close` of the engine's end."""
         self.scheduler = scheduler
         self.executor = executor
         self.clock = clock
@@ -64,6 +65,7 @@ class Engine:
         self._eos_token_ids = eos_token_ids
         self._check_sampling = check_sampling
         self._forget = forget
+        self._on_close = on_close
         self._worker = (worker or WorkerThread("slipstream-executor")) if commit_lag else None
         self._outstanding: tuple[StepPlan, Future[StepResult]] | None = None
         self._submissions: dict[str, Submission] = {}
@@ -157,6 +159,8 @@ class Engine:
         """Wait for a step in flight and end the worker thread."""
         if self._worker is not None:
             self._worker.close()
+        if self._on_close is not None:
+            self._on_close()
 
     def _advance(self, now: float) -> tuple[StepPlan, list[RequestOutput]]:
         plan = self.scheduler.schedule(now)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from slipstream.config import COMPOSITIONS, DRAFT_BUDGETS, DTYPES, VERIFICATIONS, Settings
+from slipstream.config import COMPOSITIONS, DRAFT_BUDGETS, DTYPES, VERIFICATIONS, SettingError, Settings
 from slipstream.engine.flat_settings import SPECULATIVE_CONFIG, settings_from_flat
+from slipstream.simulation.record_to import RecordTo
 
 # Setting, type, metavar, help. All are left out of the namespace when not given, so that resolution decides.
 _VALUES: tuple[tuple[str, type, str, str], ...] = (
@@ -82,6 +84,26 @@ def add_engine_arguments(parser: argparse.ArgumentParser, title: str = "engine")
         default=argparse.SUPPRESS,
         help='a JSON object such as \'{"method": "ngram", "num_speculative_tokens": 5}\', or none',
     )
+
+
+def add_record_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where to record every step."""
+    group = parser.add_argument_group("recording")
+    group.add_argument(
+        "--record", metavar="FILE", help="write down every step, for replay and explain; gzip where it ends in .gz"
+    )
+    group.add_argument("--record-text", action="store_true", help="record token ids too; without it no text is written")
+
+
+def record_to(args: argparse.Namespace) -> RecordTo | None:
+    """Where the flags say to record. Raises SettingError for a file that cannot be written."""
+    if args.record is None:
+        if args.record_text:
+            raise SettingError("--record-text says what to record, not where; give --record FILE too")
+        return None
+    to = RecordTo(Path(args.record), args.record_text)
+    to.check()
+    return to
 
 
 def given_engine_flags(args: argparse.Namespace) -> dict[str, Any]:

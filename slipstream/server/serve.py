@@ -26,6 +26,7 @@ from slipstream.server.app import create_app
 from slipstream.server.http_protocol import HttpProtocol
 from slipstream.server.metrics import EngineCollector, ServerMetrics
 from slipstream.server.served_model import ServedModel
+from slipstream.simulation.record_to import RecordTo
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,16 @@ LOG_WIDTH = 120
 ANY_HOST = ("0.0.0.0", "::", "")
 
 
-def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, stuck_step_s: float = 60.0) -> None:
-    """Serve until SIGINT or SIGTERM.
+def serve(
+    settings: Settings,
+    *,
+    host: str,
+    port: int,
+    seed: int | None = None,
+    stuck_step_s: float = 60.0,
+    record: RecordTo | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; `record`: where to record every step.
 
     Raises:
         SettingError, ModelLoadError: before any weight is loaded.
@@ -49,7 +58,9 @@ def serve(settings: Settings, *, host: str, port: int, seed: int | None = None, 
         port = listener.getsockname()[1]
         worker = WorkerThread("slipstream-engine")
         built = worker.submit(
-            lambda: build_engine(settings, progress=True, announce=lambda found: print_report(console, found))
+            lambda: build_engine(
+                settings, progress=True, announce=lambda found: print_report(console, found), record=record
+            )
         ).result()
         logger.info("%s", speculation_line(built.resolution))
         app, front = make_app(built, worker, seed=seed, stuck_step_s=stuck_step_s)

@@ -10,7 +10,6 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from io import FileIO
 from operator import attrgetter
 from pathlib import Path
@@ -25,6 +24,7 @@ from slipstream.scheduler.cost_table_json import cost_table_to_json
 from slipstream.scheduler.costs import StepCosts
 from slipstream.scheduler.protocol import StepPlan, StepResult, StopChecker
 from slipstream.scheduler.scheduler import Scheduler
+from slipstream.simulation.record_to import RecordTo
 from slipstream.simulation.recording import (
     FORMAT,
     NEW_COLUMNS,
@@ -45,29 +45,6 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 _request_row = attrgetter(*REQUEST_COLUMNS)
 _plan_values = attrgetter(*PLAN_FIELDS)
 _result_values = attrgetter(*RESULT_FIELDS)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordTo:
-    """Where to record. `with_text`: token ids and sampling parameters too."""
-
-    path: Path
-    with_text: bool = False
-
-    def named(self, part: str) -> RecordTo:
-        """The same place for one of several recordings: `run.jsonl.gz` -> `run.part.jsonl.gz`."""
-        stem, dot, suffixes = self.path.name.partition(".")
-        return dataclasses.replace(self, path=self.path.with_name(f"{stem}.{part}{dot}{suffixes}"))
-
-    def check(self) -> None:
-        """Raise SettingError unless the file can be written; nothing is written yet."""
-        path = self.path
-        if path.is_dir():
-            raise SettingError(f"--record {path} is a directory; name a file in it, such as {path / 'run.jsonl.gz'}")
-        if not path.parent.is_dir():
-            raise SettingError(f"--record {path}: there is no directory {path.parent}")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise SettingError(f"--record {path}: there is no permission to write it")
 
 
 class RecordingFile:

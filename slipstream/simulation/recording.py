@@ -342,7 +342,11 @@ def _plan(value: Mapping[str, Any]) -> StepPlan:
         row[_BLOCKS] = tuple(row[_BLOCKS])
     fields = {name: value[name] for name in PLAN_FIELDS}
     fields["kind"], fields["mode"] = StepKind(fields["kind"]), StepMode(fields["mode"])
-    return StepPlan(requests=[ScheduledRequest(*row) for row in value["requests"]], new_requests=[_new_request(*row) for row in value["new"]], **fields)
+    return StepPlan(
+        requests=[ScheduledRequest(*row) for row in value["requests"]],
+        new_requests=[_new_request(*row) for row in value["new"]],
+        **fields,
+    )
 
 
 def _committed(value: Mapping[str, Any], plans: dict[int, StepPlan]) -> Committed:
