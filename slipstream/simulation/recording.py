@@ -182,6 +182,7 @@ def canonical(plan: StepPlan) -> StepPlan:
             )
             for new in plan.new_requests
         ],
+        released_request_ids=list(plan.released_request_ids),  # an empty plan's list lives on in the scheduler
     )
 
 
