@@ -43,6 +43,7 @@ class Architecture:
         ops_per_layer: operations launched in a layer.
         eager_ops_per_layer: those that piecewise graphs leave to the host: attention and what belongs to it.
         precision: what products are computed in.
+        compute_efficiency: part of the stated operations per second that large passes reach, all in all.
         experts: routed experts; None for a dense model.
     """
 
@@ -56,6 +57,7 @@ class Architecture:
     ops_per_layer: Figure
     eager_ops_per_layer: Figure
     precision: Precision
+    compute_efficiency: Figure
     experts: Experts | None = None
 
     def expert_bytes(self, num_rows: float) -> float:
@@ -81,6 +83,11 @@ _V4_COUNT = (
     "6, rope and KV writes 3, compressor and indexer 6, attention 1, router 2, experts 6"
 )
 _V4_BREAKS = "counted by us: KV writes, compressor, indexer and attention, which run outside piecewise graphs"
+_V4_EFFICIENCY = Figure(
+    0.17,
+    "inferred from the published B300 V4-Flash curve (published.py): 8.25 us per row between 4,097 and 16,384 rows, "
+    "against 2 x 13e9 operations on 4 accelerators",
+)
 
 DEEPSEEK_V4_FLASH = Architecture(
     name="DeepSeek-V4-Flash",
@@ -93,6 +100,7 @@ DEEPSEEK_V4_FLASH = Architecture(
     ops_per_layer=Figure(38, _V4_COUNT),
     eager_ops_per_layer=Figure(10, _V4_BREAKS),
     precision=Precision.FP8,
+    compute_efficiency=_V4_EFFICIENCY,
     experts=Experts(
         Figure(147e9, f"277B parameters in FP4 with block scales; sizes from {_V4_CONFIG}"),
         Figure(256, _V4_CONFIG),
@@ -111,11 +119,13 @@ DEEPSEEK_V41_FLASH = Architecture(
     ops_per_layer=Figure(38, f"as V4-Flash, {_V4_COUNT}"),
     eager_ops_per_layer=Figure(10, _V4_BREAKS),
     precision=Precision.FP8,
+    compute_efficiency=_V4_EFFICIENCY,
     experts=Experts(Figure(289e9, _V41_BYTES), Figure(384, _V41_HEADERS), Figure(6, _V41_HEADERS)),
 )
 
 _QWEN_CONFIG = "config.json of https://huggingface.co/Qwen/Qwen3-8B"
 _DENSE_COUNT = "counted by us: 2 norms, 4 projections, 2 head norms, rope, KV write, attention, activation, 2 additions"
+_DENSE_EFFICIENCY = Figure(0.6, "assumed: large dense products commonly reach 0.5 to 0.7 of the stated rate")
 
 QWEN3_8B = Architecture(
     name="Qwen3-8B",
@@ -134,6 +144,7 @@ QWEN3_8B = Architecture(
     ops_per_layer=Figure(14, _DENSE_COUNT),
     eager_ops_per_layer=Figure(2, "counted by us: KV write and attention"),
     precision=Precision.BFLOAT16,
+    compute_efficiency=_DENSE_EFFICIENCY,
 )
 
 _SMOL_CONFIG = "config.json of https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -153,6 +164,7 @@ SMOLLM2_135M = Architecture(
     ops_per_layer=Figure(12, f"{_DENSE_COUNT}, without head norms"),
     eager_ops_per_layer=Figure(2, "counted by us: KV write and attention"),
     precision=Precision.BFLOAT16,
+    compute_efficiency=Figure(1.0, "this CPU's rate was measured on this model's own shapes"),
 )
 
 ARCHITECTURES: Mapping[str, Architecture] = {
