@@ -12,10 +12,12 @@ from slipstream.simulation.machines.drafter_figures import DRAFTERS
 from slipstream.simulation.machines.hardware import HARDWARE
 from slipstream.simulation.machines.published import b300_v4_flash, gb300_v41_flash
 from slipstream.simulation.machines.roofline import roofline_table
+from slipstream.simulation.machines.v4_pro import fit_v4_pro
 
 PUBLISHED: Mapping[str, Callable[[], CostTable]] = {
     "b300-v4-flash": b300_v4_flash,
     "gb300-v4.1-flash": gb300_v41_flash,
+    "b300-v4-pro": fit_v4_pro,
 }
 _ROOFLINE = "roofline"
 
