@@ -1,4 +1,4 @@
-"""When requests are sent: all at once, one for one (closed loop), at a rate whatever happens (open loop), or as recorded."""
+"""When requests are sent: all at once, one for one (closed loop), at a rate (open loop), or as recorded."""
 
 from __future__ import annotations
 

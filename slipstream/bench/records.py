@@ -66,6 +66,7 @@ class StepRecord:
         num_running: requests that hold a seat while the step runs. num_waiting: requests queued behind them.
         num_target_rows: rows of the target's pass, of which prompt and verify rows are given too.
         target_ms, draft_ms: the executor's own times of the two passes.
+        num_requests: those that the step serves; 0 where nobody counted.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class StepRecord:
     num_draft_query_rows: int
     target_ms: float
     draft_ms: float
+    num_requests: int = 0
 
 
 @dataclass(slots=True)

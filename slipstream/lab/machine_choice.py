@@ -12,8 +12,9 @@ from slipstream.config import SettingError
 from slipstream.lab.toml_section import Section
 from slipstream.scheduler.cost_table import CostTable
 from slipstream.scheduler.cost_table_json import cost_table_from_json
-from slipstream.scheduler.costs import DecodeGraphs, StepCosts
+from slipstream.scheduler.costs import DecodeGraphs
 from slipstream.simulation.machines.published import with_mixed_ms, with_piecewise_ms
+from slipstream.simulation.machines.registry import machine_named
 
 _OVERRIDES: dict[str, Callable[[CostTable, Any], CostTable]] = {
     "mixed_ms": with_mixed_ms,
@@ -35,22 +36,16 @@ class MachineChoice:
     """
 
     name: str
-    base: StepCosts = field(repr=False)
+    base: CostTable = field(repr=False)
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> MachineChoice:
         """With further overrides, which win."""
         return replace(self, overrides={**self.overrides, **overrides}) if overrides else self
 
-    def build(self) -> StepCosts:
-        """What steps cost. Raises SettingError for overrides of a machine that is no table."""
-        if not self.overrides:
-            return self.base
+    def build(self) -> CostTable:
+        """What steps cost. Raises SettingError for an override that the table does not go with."""
         table = self.base
-        if not isinstance(table, CostTable):
-            raise SettingError(
-                f"machine {self.name!r} is no table of figures, so {next(iter(self.overrides))} cannot be set"
-            )
         for key, override in _OVERRIDES.items():
             if key in self.overrides:
                 table = override(table, self.overrides[key])
@@ -68,10 +63,8 @@ def read_machine(section: Section, folder: Path) -> MachineChoice:
     if "file" in section:
         path = folder / section.text("file")
         return MachineChoice(str(path), read_cost_table(path), read_overrides(section))
-    from slipstream.simulation.machines import machine
-
     name = section.text("name")
-    return MachineChoice(name, machine(name), read_overrides(section))
+    return MachineChoice(name, machine_named(name), read_overrides(section))
 
 
 def read_overrides(section: Section) -> dict[str, Any]:

@@ -40,14 +40,14 @@ def _mixed_share(result: BenchResult) -> float | None:
 
 
 FIGURES = (
-    Figure("output_throughput", "output tok/s", lambda result: result.output_throughput, True),
+    Figure("output_throughput", "tok/s", lambda result: result.output_throughput, True),
     Figure("tpot_ms", "TPOT ms", lambda result: _median(result.tpot_ms), False),
     Figure("ttft_s", "TTFT s", _ttft_s, False),
     Figure("running", "running", _running),
-    Figure("prompt_step_share", "steps with prompts", _mixed_share),
+    Figure("prompt_step_share", "prompt steps", _mixed_share),
     Figure(
         "acceptance_length",
-        "acceptance length",
+        "length",
         lambda result: None if result.acceptance is None else result.acceptance.mean_length_full,
     ),
 )

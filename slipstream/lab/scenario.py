@@ -157,6 +157,7 @@ class Scenario:
         for variant in scenario.variants:
             for workload in scenario.workloads:
                 scenario.config_of(workload, variant)
+                scenario.machine_of(workload, variant)
         return scenario
 
     def settings_of(self, variant: Variant) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 from slipstream.bench.metrics import BenchResult, summarize
 from slipstream.bench.records import StepRecord
@@ -16,6 +18,7 @@ from slipstream.lab.simulate import simulate
 from slipstream.lab.workload import Workload
 
 OnDone = Callable[[], None]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +69,30 @@ def run(
     Args:
         keep_steps: keep every step for a drawing. on_done: called after each case, in this process.
     """
-    cases = [(workload, variant) for workload in scenario.workloads for variant in scenario.variants]
-    results = []
-    for result in _each(scenario, cases, processes, keep_steps):
-        results.append(result)
-        if on_done is not None:
-            on_done()
-    return ScenarioResult(scenario, tuple(results))
+    cases = [(scenario, workload, variant) for workload in scenario.workloads for variant in scenario.variants]
+    work = partial(run_case, keep_steps=keep_steps)
+    return ScenarioResult(scenario, tuple(map_cases(work, cases, processes, on_done)))
 
 
-def _each(
-    scenario: Scenario, cases: Sequence[tuple[Workload, Variant]], processes: int, keep_steps: bool
-) -> Iterator[CaseResult]:
+def map_cases(
+    work: Callable[..., _T], cases: Sequence[tuple[Any, ...]], processes: int, on_done: OnDone | None = None
+) -> Iterator[_T]:
+    """`work(*case)` of each, in order, on as many cores as `processes` says."""
+    done = on_done or (lambda: None)
     if min(processes, len(cases)) <= 1:
-        for workload, variant in cases:
-            yield run_case(scenario, workload, variant, keep_steps=keep_steps)
+        for case in cases:
+            result = work(*case)
+            done()
+            yield result
         return
     # Spawned, not forked: this process may have threads (a progress bar has one).
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(processes, len(cases)), mp_context=context) as pool:
-        futures = [pool.submit(run_case, scenario, *case, keep_steps=keep_steps) for case in cases]
+        futures = [pool.submit(work, *case) for case in cases]
         for future in futures:
-            yield future.result()
+            result = future.result()
+            done()
+            yield result
 
 
 class _garbage_left_alone:

@@ -135,19 +135,24 @@ class _Run:
                 num_draft_query_rows=result.num_draft_query_rows,
                 target_ms=result.target_ms,
                 draft_ms=result.draft_ms,
+                num_requests=len(plan.requests),
             )
         )
 
     def _note_outputs(self, outputs: Sequence[RequestOutput]) -> None:
-        now = self.clock.now
+        now, in_flight = self.clock.now, self.in_flight
+        chunks: dict[int, Chunk] = {}  # requests of a step share equal ones
         for output in outputs:
-            record = self.in_flight[output.request_id]
+            record = in_flight[output.request_id]
             count = len(output.new_token_ids)
             if count:
-                record.chunks.append(Chunk(now, count))
+                chunk = chunks.get(count)
+                if chunk is None:
+                    chunk = chunks[count] = Chunk(now, count)
+                record.chunks.append(chunk)
                 record.num_output_tokens += count
             if output.finish_reason is not None:
                 record.finish_reason = output.finish_reason.value
-                del self.in_flight[output.request_id]
+                del in_flight[output.request_id]
                 if self.on_done is not None:
                     self.on_done(record)

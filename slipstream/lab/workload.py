@@ -82,9 +82,8 @@ def read_workload(section: Section, folder: Path) -> Workload:
                 raise SettingError(f"{section.where}: {key} and trace exclude each other: the trace has the lengths")
         name = section.text("trace")
         times, requests = _read_trace(folder / name, section.where)
-        if "num_requests" in section:
-            most = section.whole("num_requests", low=1, high=len(requests))
-            times, requests = times[:most], requests[:most]
+        most = section.whole("num_requests", len(requests), low=1, high=len(requests))
+        times, requests = None if times is None else times[:most], requests[:most]
     else:
         count = section.whole("num_requests", low=1, high=MAX_REQUESTS)
         times = None

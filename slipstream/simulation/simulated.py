@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from slipstream.config import MAX_SPECULATIVE_TOKENS
 from slipstream.scheduler.costs import StepCosts, StepShape
 from slipstream.scheduler.layouts import DraftLayout
 from slipstream.scheduler.protocol import NewRequest, RequestResult, StepPlan, StepResult
@@ -13,6 +14,9 @@ from slipstream.simulation.clock import VirtualClock
 
 TOKEN_ID = 2
 """Every token that a simulated target emits."""
+
+_TOKEN_RUNS = [[TOKEN_ID] * count for count in range(MAX_SPECULATIVE_TOKENS + 2)]
+"""`[n]`: a list of n tokens; shared, nobody changes them."""
 
 
 @dataclass(slots=True)
@@ -36,6 +40,8 @@ class SimulatedExecutor:
         machine: what steps cost here; the scheduler may decide by another, worse table.
         fate_of: request id -> the fate of its drafts.
         clock: advanced by each step.
+        offered: (request id, output position, drafts asked for) -> drafts that the drafter finds there; None for a
+            drafter that always gives what is asked.
     """
 
     def __init__(
@@ -44,13 +50,14 @@ class SimulatedExecutor:
         fate_of: Callable[[str], RequestAcceptance],
         layout: DraftLayout,
         clock: VirtualClock,
+        offered: Callable[[str, int, int], int] | None = None,
     ) -> None:
+        self._offered = offered
         self.machine = machine
         self.clock = clock
         self._fate_of = fate_of
         self._layout = layout
         self._states: dict[str, _State] = {}
-        self._token_runs: list[list[int]] = []
 
     def execute(self, plan: StepPlan) -> StepResult:
         """See Executor."""
@@ -58,7 +65,7 @@ class SimulatedExecutor:
             self._states.pop(request_id, None)
         for new in plan.new_requests:
             self._states[new.request_id] = self._state_of(new)
-        states, layout, step = self._states, self._layout, plan.step
+        states, layout, step, token_runs = self._states, self._layout, plan.step, _TOKEN_RUNS
         constant_rows = None if layout.carries_target_rows else layout.draft_query_rows
         rows_by_count: dict[int, int] = {}
         results: list[RequestResult] = []
@@ -79,38 +86,51 @@ class SimulatedExecutor:
                         num_draft_rows += layout.draft_query_rows(entry.num_target_rows, 0)
                     continue
                 num_emitting_prompts += 1
-                result.token_ids = self._tokens(1)
+                result.token_ids = token_runs[1]
                 num_rows = entry.num_target_rows
             else:
-                verified = 0
+                # The busiest loop of a simulation: comparisons instead of min and max, one result per request.
+                verified = accepted = 0
+                num_tokens = state.num_tokens
+                room = state.max_total_tokens - num_tokens - 1
                 if entry.num_verify_rows and entry.draft_handle == state.draft_handle:
-                    room = state.max_total_tokens - state.num_tokens - 1
-                    verified = max(min(entry.num_verify_rows, state.num_drafts, room), 0)
+                    verified = entry.num_verify_rows
+                    if verified > state.num_drafts:
+                        verified = state.num_drafts
+                    if verified > room:
+                        verified = room if room > 0 else 0
+                    if verified:
+                        num_verify += verified
+                        accepted = state.fate.num_accepted(num_tokens - state.num_prompt_tokens, verified)
                 num_decodes += 1
-                num_verify += verified
                 if first_verified < 0:
                     first_verified = verified
-                is_uniform = is_uniform and verified == first_verified
+                elif verified != first_verified:
+                    is_uniform = False
                 num_rows = 1 + verified
-                num_kv += state.num_tokens + verified
-                num_attended += num_rows * (state.num_tokens + verified)
-                accepted = 0
-                if verified:
-                    accepted = state.fate.num_accepted(state.num_tokens - state.num_prompt_tokens, verified)
-                result = RequestResult(entry.request_id, entry.epoch, self._tokens(accepted + 1), verified, accepted)
+                num_kv += num_tokens + verified
+                num_attended += num_rows * (num_tokens + verified)
+                result = RequestResult(entry.request_id, entry.epoch, token_runs[accepted + 1], verified, accepted)
             state.num_tokens += len(result.token_ids)
             state.draft_handle = -1
-            num_drafts = min(entry.num_draft_tokens, state.max_total_tokens - state.num_tokens - 1)
-            if num_drafts > 0:
-                state.draft_handle, state.num_drafts = step, num_drafts
-                result.num_draft_tokens = num_drafts
-                result.draft_confidences = state.fate.confidences(
-                    state.num_tokens - state.num_prompt_tokens, num_drafts
-                )
-                num_draft_requests += 1
-            else:
-                num_skipped += bool(entry.num_draft_tokens)
-                num_drafts = 0
+            num_drafts = entry.num_draft_tokens
+            if num_drafts:
+                room = state.max_total_tokens - state.num_tokens - 1
+                if num_drafts > room:
+                    num_drafts = room
+                if num_drafts > 0:
+                    if self._offered is not None:
+                        position = state.num_tokens - state.num_prompt_tokens
+                        num_drafts = self._offered(entry.request_id, position, num_drafts)
+                    state.draft_handle, state.num_drafts = step, num_drafts
+                    result.num_draft_tokens = num_drafts
+                    result.draft_confidences = state.fate.confidences(
+                        state.num_tokens - state.num_prompt_tokens, num_drafts
+                    )
+                    num_draft_requests += 1
+                else:
+                    num_skipped += 1
+                    num_drafts = 0
             if constant_rows is None:
                 num_draft_rows += layout.draft_query_rows(num_rows, num_drafts)
             elif num_drafts:
@@ -145,10 +165,3 @@ class SimulatedExecutor:
 
     def _state_of(self, new: NewRequest) -> _State:
         return _State(self._fate_of(new.request_id), new.num_prompt_tokens, len(new.token_ids), new.max_total_tokens)
-
-    def _tokens(self, count: int) -> list[int]:
-        """A list of `count` tokens; shared, nobody changes it."""
-        runs = self._token_runs
-        while len(runs) <= count:
-            runs.append([TOKEN_ID] * len(runs))
-        return runs[count]
