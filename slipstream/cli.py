@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from slipstream import __version__
-from slipstream.config import EMBEDDED_MODEL, SettingError, Settings
+from slipstream.config import EMBEDDED_MODEL, PROFILE_COSTS, SettingError, Settings
 from slipstream.engine.flags import add_engine_arguments, add_record_arguments, record_to, settings_from_args
 from slipstream.request import RequestError
 
@@ -151,7 +151,9 @@ def _add_generate_arguments(parser: argparse.ArgumentParser) -> None:
 def _serve(args: argparse.Namespace) -> int | None:
     if None not in (args.positional_model, args.model) and args.positional_model != args.model:
         raise SettingError(f"two models are named, {args.positional_model!r} and --model {args.model!r}; name one")
-    served = {} if args.served_model_name is None else {"served_model_name": args.served_model_name}
+    served = {"cost_table": PROFILE_COSTS}
+    if args.served_model_name is not None:
+        served["served_model_name"] = args.served_model_name
     model = EMBEDDED_MODEL if args.model is None else args.model
     settings = settings_from_args(args, model if args.positional_model is None else args.positional_model, served)
     if not 0 <= args.port <= 65535:

@@ -99,7 +99,7 @@ class SchedulerSettings:
     max_prompt_wait_s: float = 10.0
     max_tpot_ms: float | None = None
     cost_table: str = NO_COST_TABLE
-    profile_seconds: float = 10.0
+    profile_seconds: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

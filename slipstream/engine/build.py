@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from slipstream.config import (
+    PROFILE_COSTS,
     ModelFacts,
     ModelSettings,
     Resolution,
@@ -20,8 +21,11 @@ from slipstream.config import (
     check_settings,
     resolve_settings,
 )
+from slipstream.engine.cost_tables import StartingCosts, measured_costs, measured_here, stated_costs
 from slipstream.engine.engine import Engine
 from slipstream.engine.messages import Submission
+from slipstream.engine.profile_bar import profile_bar
+from slipstream.engine.refit import CostRefitter
 from slipstream.engine.stop_strings import TextStopChecker
 from slipstream.engine.vocabulary import Vocabulary
 from slipstream.engine.worker import WorkerThread
@@ -40,12 +44,13 @@ from slipstream.speculation.registry import build_drafter
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """An engine in front of a real model, and what its fronts need beside it."""
+    """An engine in front of a real model, and what its fronts need beside it. refitter: None without a cost table."""
 
     engine: Engine
     source: ModelSource
     vocabulary: Vocabulary
     resolution: Resolution
+    refitter: CostRefitter | None = None
 
     @property
     def served_name(self) -> str:
@@ -80,6 +85,9 @@ def build_engine(
     facts = model_facts(source, settings, device)
     resolution = resolve_settings(settings, facts, layout)
     resolution = dataclasses.replace(resolution, report=(*_model_rows(settings, source, device), *resolution.report))
+    here = measured_here(source.name, settings.model)
+    costs = stated_costs(settings.scheduler, here)
+    resolution = costs.noted(resolution)
     if announce is not None:
         announce(resolution)
     config = resolution.scheduler
@@ -87,22 +95,30 @@ def build_engine(
     commit_lag = resolution.settings.scheduler.commit_lag
     worker = WorkerThread("slipstream-executor") if commit_lag else None
 
-    def load() -> TorchExecutor:
-        return build_executor(
+    def load() -> tuple[TorchExecutor, StartingCosts]:
+        executor = build_executor(
             source,
             resolution.settings.model,
             num_kv_blocks=config.num_kv_blocks,
             block_size=config.block_size,
             drafter=drafter,
         )
+        if settings.scheduler.cost_table != PROFILE_COSTS:
+            return executor, costs
+        seconds = settings.scheduler.profile_seconds
+        with profile_bar(seconds, is_shown=progress) as on_progress:
+            return executor, measured_costs(executor, config, here, seconds, on_progress)
 
-    executor = load() if worker is None else worker.submit(load).result()
+    executor, costs = load() if worker is None else worker.submit(load).result()
+    resolution = costs.noted(resolution)
     stops = TextStopChecker(TokenStopChecker(), vocabulary)
     recorder = None
     if record is not None:
         recorder = Recorder(record, config, clock=time.monotonic, model=source.name, settings=settings, facts=facts)
+    scheduler = scheduler_with(recorder, config, stop_checker=stops, costs=costs.table)
+    refitter = None if costs.table is None else CostRefitter(costs.table, scheduler.set_costs)
     engine = Engine(
-        scheduler_with(recorder, config, stop_checker=stops),
+        scheduler,
         executor,
         clock=time.monotonic,
         eos_token_ids=tuple({*source.config.eos_token_ids, *source.tokenizer.eos_token_ids}),
@@ -110,9 +126,10 @@ def build_engine(
         worker=worker,
         check_sampling=submission_checker(source.config.vocab_size),
         forget=stops.forget,
+        on_step=None if refitter is None else refitter.observe,
         on_close=None if recorder is None else recorder.close,
     )
-    return BuiltEngine(engine, source, vocabulary, resolution)
+    return BuiltEngine(engine, source, vocabulary, resolution, refitter)
 
 
 def _model_rows(settings: Settings, source: ModelSource, device: torch.device) -> list[ResolvedSetting]:

@@ -55,9 +55,11 @@ class Engine:
         check_sampling: Callable[[Submission], None] | None = None,
         forget: Callable[[str], None] | None = None,
         on_close: Callable[[], None] | None = None,
+        on_step: Callable[[StepPlan, StepResult], None] | None = None,
     ) -> None:
         """`worker` (for lag 1) is the thread that loaded the executor's model; `check_sampling` raises RequestError for
-        what the model cannot serve; `forget` hears of ended choices, `on_close` of the engine's end."""
+        what the model cannot serve; `forget` hears of ended choices, `on_close` of the engine's end, `on_step` of each
+        committed step that did not fail."""
         self.scheduler = scheduler
         self.executor = executor
         self.clock = clock
@@ -66,6 +68,7 @@ class Engine:
         self._check_sampling = check_sampling
         self._forget = forget
         self._on_close = on_close
+        self._on_step = on_step
         self._worker = (worker or WorkerThread("slipstream-executor")) if commit_lag else None
         self._outstanding: tuple[StepPlan, Future[StepResult]] | None = None
         self._submissions: dict[str, Submission] = {}
@@ -174,7 +177,11 @@ class Engine:
         return plan, self._commit(previous[0], previous[1].result) if previous is not None else []
 
     def _commit(self, plan: StepPlan, obtain: Callable[[], StepResult]) -> list[RequestOutput]:
-        return self.scheduler.commit(plan, self._result(plan, obtain))
+        result = self._result(plan, obtain)
+        outputs = self.scheduler.commit(plan, result)
+        if self._on_step is not None and not self._num_failures:
+            self._on_step(plan, result)
+        return outputs
 
     def _result(self, plan: StepPlan, obtain: Callable[[], StepResult]) -> StepResult:
         try:

@@ -25,7 +25,7 @@ _VALUES: tuple[tuple[str, type, str, str], ...] = (
     ("max_prompt_wait_s", float, "S", "a prompt that could run is held back no longer than this (default: 10)"),
     ("max_tpot_ms", float, "MS", "time per token that prompts must leave to running requests (default: no limit)"),
     ("cost_table", str, "FILE", "what steps cost: a file, profile (measured at start), or none"),
-    ("profile_seconds", float, "S", "what measuring at start may take (default: 10)"),
+    ("profile_seconds", float, "S", "what measuring at start may take (default: 5)"),
     ("num_threads", int, "N", "CPU threads (default: all cores)"),
     ("device", str, "NAME", "auto, cpu or cuda (default: auto)"),
 )

@@ -1,0 +1,212 @@
+"""CostProfiler: measures a cost table on the engine's own executor, in a time that is bounded.
+
+Every quantity is timed once per round, in turn, so that a machine that drifts moves all of them alike; each counts with
+the middle of its times.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from slipstream.config import SchedulerConfig
+from slipstream.engine.cost_fit import PassFit, fit_host, fit_passes
+from slipstream.engine.profile_shapes import PassShape, pass_shapes, row_axis, sampled_rows
+from slipstream.engine.step_probe import DRAFT_CONTEXT, NUM_HOST_STEPS, StepProbe
+from slipstream.execution.executor import TorchExecutor
+from slipstream.kernels.invariant import InvariantKernels
+from slipstream.kernels.tiles import TILE_ROWS
+from slipstream.scheduler.cost_table import CostTable, Provenance
+from slipstream.scheduler.interpolation import Curve, Grid
+from slipstream.scheduler.layouts import LAYOUTS
+from slipstream.scheduler.protocol import StepMode
+from slipstream.scheduler.scheduler import Scheduler
+
+Key = TypeVar("Key")
+
+MAX_ROUNDS = 7
+MAX_DRAFTING = 16  # requests of the largest draft pass that is timed
+SLACK = 1.5  # a quantity not yet timed is taken to need so much more than its size says
+
+
+@dataclass(frozen=True, slots=True)
+class DraftShape:
+    """A draft pass to time. num_query_rows: per request."""
+
+    num_requests: int
+    num_drafts: int
+    num_query_rows: int
+
+
+@dataclass(slots=True)
+class _Quantity:
+    """Something to time.
+
+    Attributes:
+        size: about how long it takes, beside others. wall_s: what timing it once took, None before.
+    """
+
+    measure: Callable[[], float]
+    size: float
+    ms: list[float] = field(default_factory=list)
+    wall_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What was measured: milliseconds by what was timed, and the fit of the passes.
+
+    Attributes:
+        num_repeats: least and most times that anything was timed.
+        num_skipped: quantities that did not fit the time.
+    """
+
+    passes: dict[PassShape, float]
+    sampling: dict[int, float]
+    draft: dict[DraftShape, float]
+    host: dict[int, float]
+    fit: PassFit
+    num_repeats: tuple[int, int]
+    num_skipped: int
+
+    def table(self, provenance: Provenance) -> CostTable:
+        """As a cost table; what the fit leaves unexplained is in the notes."""
+        errors = sorted(abs(error) for error in self.fit.errors.values())
+        notes = [
+            f"medians of {self.num_repeats[0]} to {self.num_repeats[1]} repeats",
+            f"the fit of {len(errors)} passes is off by {statistics.median(errors):.1%} in the median, "
+            f"{errors[-1]:.1%} at most",
+        ]
+        if self.num_skipped:
+            notes.append(f"{self.num_skipped} larger quantities did not fit the time and are extrapolated")
+        return CostTable(
+            provenance=replace(provenance, notes=(*provenance.notes, *notes)),
+            target={StepMode.EAGER: self.fit.target},
+            draft=_draft_grid(self.draft),
+            sampling=_curve(self.sampling),
+            attention=self.fit.attention,
+            host=fit_host(self.host),
+        )
+
+
+class CostProfiler:
+    """Times an executor that nobody else uses meanwhile. `run` may be called again for more repeats.
+
+    Args:
+        config: sizes of the scheduler that the table is for; its KV pool bounds what is timed.
+        temperature: of sampled rows.
+    """
+
+    def __init__(self, executor: TorchExecutor, config: SchedulerConfig, *, temperature: float = 0.0) -> None:
+        self._probe = probe = StepProbe(executor, temperature=temperature)
+        tile_rows = TILE_ROWS if isinstance(executor.decoder.kernels, InvariantKernels) else None
+        axis = row_axis(config.max_num_batched_tokens, tile_rows)
+        few = max(min(config.max_num_seqs, MAX_DRAFTING, config.num_kv_blocks // 2), 1)
+        self._passes = {
+            shape: _Quantity(partial(probe.pass_ms, shape), shape.size) for shape in pass_shapes(config, axis)
+        }
+        self._sampling = {
+            count: _Quantity(partial(probe.sampling_ms, count), PassShape((count,), 0).size / 2)
+            for count in sampled_rows(config)
+        }
+        self._host = {
+            count: _Quantity(
+                partial(self._host_ms, config, count), (2 + NUM_HOST_STEPS) * PassShape((1,) * count, 0).size
+            )
+            for count in sorted({1, few})
+        }
+        self._draft = {
+            shape: _Quantity(
+                partial(probe.draft_ms, shape.num_requests, shape.num_drafts, shape.num_query_rows),
+                3 * PassShape((1,) * shape.num_requests, DRAFT_CONTEXT).size,
+            )
+            for shape in (_draft_shapes(config) if executor.drafter is not None else ())
+        }
+        self._quantities = sorted(
+            [*self._passes.values(), *self._sampling.values(), *self._draft.values(), *self._host.values()],
+            key=lambda quantity: quantity.size,
+        )
+
+    def run(
+        self, seconds: float, *, rounds: int = MAX_ROUNDS, on_progress: Callable[[float], None] | None = None
+    ) -> None:
+        """Time everything up to `rounds` times more. Nothing is begun that is expected to end after `seconds`;
+        `on_progress` hears the part of the time or of the rounds that is over, whichever is more."""
+        begin = time.perf_counter()
+        quantities = self._quantities
+        per_size = 0.0
+        for number in range(rounds):
+            for place, quantity in enumerate(quantities):
+                passed = time.perf_counter() - begin
+                if on_progress is not None:
+                    on_progress(max(passed / seconds, (number + place / len(quantities)) / rounds))
+                # The first time warms up, so it is done twice.
+                expected = 2 * SLACK * per_size * quantity.size if quantity.wall_s is None else quantity.wall_s
+                if passed + expected > seconds:
+                    continue
+                self._time(quantity)
+                if quantity.wall_s is not None:
+                    per_size = max(per_size, quantity.wall_s / quantity.size)
+        self._probe.close()
+
+    def profile(self) -> Profile | None:
+        """What was measured so far; None when the time was too short to learn how cost grows with rows."""
+        passes = _medians(self._passes)
+        axis = {shape.num_rows for shape in passes if shape.context == 0 and shape.num_requests == 1}
+        sampling = _medians(self._sampling)
+        if len(axis) < 2 or not sampling:
+            return None
+        counts = [len(quantity.ms) for quantity in self._quantities]
+        timed = [count for count in counts if count]
+        return Profile(
+            passes,
+            sampling,
+            _medians(self._draft),
+            _medians(self._host),
+            fit_passes(passes),
+            (min(timed), max(timed)),
+            len(counts) - len(timed),
+        )
+
+    def _time(self, quantity: _Quantity) -> None:
+        if quantity.wall_s is None:
+            quantity.measure()
+        begin = time.perf_counter()
+        quantity.ms.append(quantity.measure())
+        quantity.wall_s = time.perf_counter() - begin
+
+    def _host_ms(self, config: SchedulerConfig, num_requests: int) -> float:
+        return self._probe.host_ms(Scheduler(config), num_requests)
+
+
+def _draft_shapes(config: SchedulerConfig) -> list[DraftShape]:
+    """Few and many requests, one draft and all of them; only what fits the KV pool."""
+    layout, most = LAYOUTS[config.layout_name], config.num_speculative_tokens
+    blocks_each = -(-(DRAFT_CONTEXT + 3) // config.block_size)
+    many = min(config.max_num_seqs, MAX_DRAFTING, config.num_kv_blocks // blocks_each)
+    if not most or many < 1 or config.max_model_len <= DRAFT_CONTEXT + most + 3:
+        return []
+    by_rows = {layout.draft_query_rows(1, count): count for count in (1, most)}
+    return [DraftShape(count, drafts, rows) for count in sorted({1, many}) for rows, drafts in sorted(by_rows.items())]
+
+
+def _draft_grid(measured: dict[DraftShape, float]) -> Grid | None:
+    rows = sorted({shape.num_requests for shape in measured})
+    columns = sorted({shape.num_query_rows for shape in measured})
+    by_place = {(shape.num_requests, shape.num_query_rows): ms for shape, ms in measured.items()}
+    if not measured or len(by_place) < len(rows) * len(columns):
+        return None
+    ms = tuple(tuple(by_place[row, column] for column in columns) for row in rows)
+    return Grid(tuple(map(float, rows)), tuple(map(float, columns)), ms)
+
+
+def _curve(measured: dict[int, float]) -> Curve:
+    return Curve(tuple(map(float, measured)), tuple(measured.values()))
+
+
+def _medians(quantities: dict[Key, _Quantity]) -> dict[Key, float]:
+    return {key: statistics.median(quantity.ms) for key, quantity in quantities.items() if quantity.ms}
