@@ -55,17 +55,20 @@ def parse_variation(text: str, base: Settings) -> Variation:
     return Variation(name, values, tuple(with_setting(base, name, value) for value in values))
 
 
-def with_setting(settings: Settings, name: str, value: str) -> Settings:
-    """The same settings with one value, given as text, replaced; `method=none` switches speculation off."""
+def with_setting(settings: Settings, name: str, value: str, flag: str = "--vary") -> Settings:
+    """The same settings with one value, given as text, replaced; `method=none` switches speculation off.
+
+    Errors name `flag`.
+    """
     section = known_settings().get(name)
     if section is None:
-        raise SettingError(f"--vary: unknown setting {name!r}; known are {', '.join(sorted(known_settings()))}")
+        raise SettingError(f"{flag}: unknown setting {name!r}; known are {', '.join(sorted(known_settings()))}")
     kind = _SECTIONS[section]
     if section == "speculative":
         if name == "method" and value == "none":
             return dataclasses.replace(settings, speculative=None)
         if settings.speculative is None and name != "method":
-            raise SettingError(f"--vary {name}: speculation is off; give a --speculative-config first")
+            raise SettingError(f"{flag} {name}: speculation is off; give a --speculative-config first")
         current = {} if settings.speculative is None else dataclasses.asdict(settings.speculative)
         if name == "method" and value != "forced":  # these two belong to forced alone
             current = {key: entry for key, entry in current.items() if key not in ("layout", "acceptance_length")}

@@ -285,7 +285,7 @@ def _header(path: Path, value: Any) -> Header:
             version=value["version"],
             date=value["date"],
             model=value["model"],
-            config=SchedulerConfig(**value["config"]),
+            config=SchedulerConfig(**_tuples(value["config"])),
             costs=_costs(value["costs"]),
             settings=None if settings is None else _settings(settings),
             facts=None if facts is None else ModelFacts(**facts),
@@ -303,9 +303,18 @@ def _settings(value: Mapping[str, Any]) -> Settings:
     return Settings(
         model=ModelSettings(**value["model"]),
         cache=CacheSettings(**value["cache"]),
-        scheduler=SchedulerSettings(**value["scheduler"]),
-        speculative=None if speculative is None else SpeculativeSettings(**speculative),
+        scheduler=SchedulerSettings(**_tuples(value["scheduler"])),
+        speculative=None if speculative is None else SpeculativeSettings(**_tuples(speculative)),
     )
+
+
+def _tuples(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, its lists as the tuples that settings hold."""
+
+    def frozen(item: Any) -> Any:
+        return tuple(map(frozen, item)) if isinstance(item, list) else item
+
+    return {key: frozen(item) for key, item in value.items()}
 
 
 def _costs(value: Any) -> CostTable | None:
