@@ -23,6 +23,7 @@ MAX_STUCK_STEP_S = 86400
 
 
 LAB_COMMANDS: dict[str, tuple[str, str]] = {
+    "profile": ("slipstream.lab.profile_command", "Measure what steps cost here, and keep it as a cost table."),
     "replay": ("slipstream.lab.replay_command", "Put a recorded run to the scheduler again, or to other settings."),
     "explain": ("slipstream.lab.explain_command", "Say why each request got what it got in a recorded step."),
     "simulate": ("slipstream.lab.simulate_command", "Run a scenario on a modelled machine, in virtual time."),
