@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from slipstream.bench.forced import KnownTexts
 from slipstream.bench.systems import System, chosen_drafter, recorded, recorder_for
-from slipstream.config import ModelSettings, Settings, check_settings, resolve_settings
+from slipstream.config import (
+    PROFILE_COSTS,
+    ModelSettings,
+    SchedulerConfig,
+    SchedulerSettings,
+    SettingError,
+    Settings,
+    check_settings,
+    resolve_settings,
+)
 from slipstream.engine.build import model_facts
+from slipstream.engine.cost_tables import measured_costs, measured_here, stated_costs
 from slipstream.execution.build import build_decoder
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.decoder import Decoder
 from slipstream.models.loading import open_model
+from slipstream.scheduler.cost_table import CostTable
 from slipstream.scheduler.layouts import layout_for
 from slipstream.simulation.record_to import RecordTo
 from slipstream.simulation.recorder import scheduler_with
@@ -25,6 +38,7 @@ class ModelFactory:
         self._settings = settings
         self._source = open_model(settings.model, progress=progress)
         self._loaded: Decoder | None = None
+        self._measured: dict[SchedulerConfig, CostTable] = {}
 
     @property
     def vocab_size(self) -> int:
@@ -65,12 +79,26 @@ class ModelFactory:
         )
         recording = recorder_for(record, config, self._source.name, settings, facts)
         return recorded(
-            scheduler_with(recording, config),
+            scheduler_with(recording, config, costs=self._costs(settings.scheduler, config, executor)),
             executor,
             settings.scheduler.commit_lag,
             self._source.config.eos_token_ids,
             recording,
         )
+
+    def _costs(self, settings: SchedulerSettings, config: SchedulerConfig, executor: TorchExecutor) -> CostTable | None:
+        """As at the start of a server, but measured once for systems of equal sizes, and not corrected while they run:
+        what is compared decides by the same table. Raises SettingError."""
+        here = measured_here(self._source.name, self._settings)
+        if settings.cost_table != PROFILE_COSTS:
+            return stated_costs(settings, here).table
+        sizes = replace(config, draft_budget="separate", composition="cost", verification="confidence")
+        if sizes not in self._measured:
+            costs = measured_costs(executor, config, here, settings.profile_seconds)
+            if costs.table is None:
+                raise SettingError(f"--cost-table {PROFILE_COSTS}: {costs.reason}")
+            self._measured[sizes] = costs.table
+        return self._measured[sizes]
 
     def _decoder(self) -> Decoder:
         if self._loaded is None:

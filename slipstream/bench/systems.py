@@ -10,8 +10,19 @@ from typing import Protocol
 from slipstream.bench.arrivals import Arrivals
 from slipstream.bench.forced import KnownTexts, forced_drafter
 from slipstream.bench.in_process import RecordingExecutor
-from slipstream.config import ModelFacts, SchedulerConfig, Settings, check_settings, resolve_settings
+from slipstream.config import (
+    NO_COST_TABLE,
+    PROFILE_COSTS,
+    ModelFacts,
+    SchedulerConfig,
+    SettingError,
+    Settings,
+    check_settings,
+    resolve_settings,
+)
+from slipstream.engine.cost_table_files import read_cost_table
 from slipstream.engine.engine import Engine
+from slipstream.scheduler.cost_table import CostTable
 from slipstream.scheduler.layouts import layout_for
 from slipstream.scheduler.protocol import Drafter, Executor
 from slipstream.scheduler.scheduler import Scheduler
@@ -133,4 +144,13 @@ class ScriptedFactory:
             max_model_len=config.max_model_len,
         )
         recording = recorder_for(record, config, self.description, settings, facts)
-        return recorded(scheduler_with(recording, config), executor, settings.scheduler.commit_lag, recording=recording)
+        scheduler = scheduler_with(recording, config, costs=_stated_costs(settings))
+        return recorded(scheduler, executor, settings.scheduler.commit_lag, recording=recording)
+
+
+def _stated_costs(settings: Settings) -> CostTable | None:
+    """A table from a file; there is nothing to measure without a model. Raises SettingError."""
+    name = settings.scheduler.cost_table
+    if name == PROFILE_COSTS:
+        raise SettingError(f"--cost-table {name} measures a model; a scripted target takes a file, or {NO_COST_TABLE}")
+    return None if name == NO_COST_TABLE else read_cost_table(name)
