@@ -26,7 +26,18 @@ from slipstream.lab.scenario import (
 from slipstream.lab.toml_section import Section, unknown_name
 from slipstream.lab.workload import WORKLOAD_KEYS, read_workload
 
-_KEYS = ("title", "assumptions", "machine", "scheduler", "acceptance", "workload", "variant", "published", "fit")
+_KEYS = (
+    "extends",
+    "title",
+    "assumptions",
+    "machine",
+    "scheduler",
+    "acceptance",
+    "workload",
+    "variant",
+    "published",
+    "fit",
+)
 _FIT_KEYS = ("variant", "parameter", "figures", "low", "high", "command", "values")
 
 
@@ -34,24 +45,39 @@ def load_scenario(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
     """Read and check a scenario.
 
     Args:
+        path: with `extends`, its top-level keys and tables stand in place of those of another file in the same folder.
         changes: `key=value` each, over the file: `max_num_seqs=32` for `[scheduler]`, `machine.mixed_ms=30` for others.
 
     Raises:
         SettingError: the file, its place and what is wrong there, with the nearest name or value that works.
     """
     path = Path(path)
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingError(f"scenario {path} could not be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"scenario {path} is not TOML: {error}") from None
+    values = _read(path)
     for change in changes:
         _apply(values, change)
     try:
         return scenario_from(values, path.stem, path.parent)
     except SettingError as error:
         raise SettingError(f"scenario {path}: {error}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's keys, over those of the file that it extends."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingError(f"scenario {path} could not be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"scenario {path} is not TOML: {error}") from None
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise SettingError(f"scenario {path}: extends must name a file, got {base!r}")
+    inherited = _read(path.parent / base) if (path.parent / base).resolve() != path.resolve() else None
+    if inherited is None:
+        raise SettingError(f"scenario {path} extends itself; name another file")
+    return {**inherited, **values}
 
 
 def scenario_from(values: Mapping[str, Any], name: str, folder: Path) -> Scenario:

@@ -24,8 +24,8 @@ def print_report(console: Console, report: Report) -> None:
         prefix = f"workload {place}" if several else "workload"
         console.print(f"{prefix}: {name}", highlight=False, markup=False, soft_wrap=True)
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", justify="right")
-    table.add_column("")
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for figure in FIGURES:
         table.add_column(figure.label, justify="right", min_width=6)
     if fit is not None:
@@ -68,6 +68,11 @@ def number(value: float | None, figure: str) -> str:
     if figure in ("output_throughput", "running"):
         return f"{value:.0f}" if value >= 100 or value.is_integer() else f"{value:.1f}"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def error_in_words(error: float) -> str:
+    """`+3%`; 0% has no sign."""
+    return f"{error:+.0%}" if abs(error) >= 0.005 else "0%"
 
 
 def _fitted(value: float | None) -> str:
