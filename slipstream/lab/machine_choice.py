@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from slipstream.config import SettingError
+from slipstream.engine.cost_table_files import read_cost_table
 from slipstream.lab.toml_section import Section
 from slipstream.scheduler.cost_table import CostTable
-from slipstream.scheduler.cost_table_json import cost_table_from_json
 from slipstream.scheduler.costs import DecodeGraphs
 from slipstream.simulation.machines.published import with_mixed_ms, with_piecewise_ms
 from slipstream.simulation.machines.registry import machine_named
@@ -77,15 +76,3 @@ def read_overrides(section: Section) -> dict[str, Any]:
     if "decode_graphs" in section:
         overrides["decode_graphs"] = section.choice("decode_graphs", [graphs.value for graphs in DecodeGraphs])
     return overrides
-
-
-def read_cost_table(path: str | Path) -> CostTable:
-    """A cost table's JSON file. Raises SettingError."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"cost table {path} could not be read: {error}") from None
-    try:
-        return cost_table_from_json(json.loads(text))
-    except ValueError as error:
-        raise SettingError(f"cost table {path}: {error}") from None

@@ -19,8 +19,9 @@ from slipstream.config import (
     SpeculativeSettings,
     resolve_settings,
 )
+from slipstream.engine.cost_table_files import read_cost_table
 from slipstream.lab.acceptance_choice import AcceptanceChoice
-from slipstream.lab.machine_choice import MachineChoice, read_cost_table
+from slipstream.lab.machine_choice import MachineChoice
 from slipstream.lab.simulate import Simulation
 from slipstream.lab.toml_section import unknown_name
 from slipstream.lab.workload import Workload

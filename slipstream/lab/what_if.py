@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from slipstream.bench.metrics import BenchResult, summarize
 from slipstream.bench.variation import with_setting
 from slipstream.config import NO_COST_TABLE, SchedulerConfig, SettingError, Settings, resolve_settings
+from slipstream.engine.cost_table_files import read_cost_table
 from slipstream.lab.fitted_costs import fit_costs, mean_error
-from slipstream.lab.machine_choice import read_cost_table
 from slipstream.lab.modelled_run import Model, run_model
 from slipstream.lab.recorded_steps import recorded_run, recorded_steps
 from slipstream.scheduler.cost_table import CostTable
