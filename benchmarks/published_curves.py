@@ -34,7 +34,7 @@ from slipstream.simulation.machines.v4_pro import (
     fitted_occupancy,
     golden_survivals,
 )
-from slipstream.simulation.mixture_acceptance import acceptance_by_depth, conditional_chances
+from slipstream.simulation.mixture_acceptance import MixtureAcceptance, acceptance_by_depth, conditional_chances
 
 MAX_ERROR, MAX_LOSS = 0.10, 0.03
 FITTED = (0, MOST_DRAFTS)
@@ -46,7 +46,7 @@ ASSUMPTIONS = (
     "the drafter's pass costs what its query rows cost: K x requests, on the V4-Flash curve times one fitted factor",
     "the target's pass costs what its rows cost, on one curve without stairs; context plays no part",
     f"adaptive: confidences with a calibration error of {CALIBRATION_ERROR}, positions whose difficulty spreads by "
-    f"{DIFFICULTY_SPREAD} logits (area under the ROC curve about 0.87; the DSpark paper has 0.81 to 0.91)",
+    f"{DIFFICULTY_SPREAD} logits; the DSpark paper has 0.81 to 0.91 for the area under the ROC curve",
 )
 
 
@@ -115,14 +115,20 @@ def simulate_column(column: int | None, concurrency: int, tokens_per_request: in
         verification="confidence" if column is None else "fixed",
     )
     num_requests = max(concurrency, 8)
-    acceptance = acceptance_by_depth(
+    workload = [SimulatedRequest(1, tokens_per_request)] * num_requests
+    return simulate(
+        Simulation(
+            config, machine, assumed_acceptance(), workload, closed_loop(num_requests, concurrency), costs=machine
+        )
+    )
+
+
+def assumed_acceptance() -> MixtureAcceptance:
+    """The published lengths by depth, and confidences as assumed."""
+    return acceptance_by_depth(
         conditional_chances(golden_survivals()),
         difficulty_spread=DIFFICULTY_SPREAD,
         calibration_error=CALIBRATION_ERROR,
-    )
-    workload = [SimulatedRequest(1, tokens_per_request)] * num_requests
-    return simulate(
-        Simulation(config, machine, acceptance, workload, closed_loop(num_requests, concurrency), costs=machine)
     )
 
 
@@ -150,6 +156,21 @@ def choose(concurrency: int) -> Choice:
 
     chosen, best = max(FIXED, key=promise), max(FIXED, key=measured)
     return Choice(concurrency, chosen, best, 1.0 - measured(chosen) / measured(best))
+
+
+def roc_area(num_requests: int = 60, num_tokens: int = 400) -> float:
+    """How well the assumed drafter's survivals tell accepted drafts from others, over all depths of blocks of K."""
+    said, accepted = [], []
+    model = assumed_acceptance()
+    for index in range(num_requests):
+        fate = model.request(index, num_tokens)
+        for position in range(num_tokens - MOST_DRAFTS):
+            said.append(np.cumprod(fate.confidences(position, MOST_DRAFTS) or []))
+            accepted.append(np.arange(MOST_DRAFTS) < fate.num_accepted(position, MOST_DRAFTS))
+    truth = np.concatenate(accepted)
+    ranks = np.argsort(np.argsort(np.concatenate(said)))[truth]
+    num_true, num_false = len(ranks), len(truth) - len(ranks)
+    return float((ranks.sum() - num_true * (num_true - 1) / 2) / (num_true * num_false))
 
 
 def mean_error(predicted: Iterable[Cell]) -> float:
@@ -193,6 +214,11 @@ def main() -> int:
     console.print("\nAssumed:")
     for assumption in ASSUMPTIONS:
         console.print(f"  * {assumption}")
+    console.print(f"    (this drafter: {roc_area():.2f})")
+    console.print("\nFitted:")
+    for note in fit_v4_pro().provenance.notes:
+        console.print(f"  * {note}")
+    console.print("  * occupancy " + ", ".join(f"{fitted_occupancy(c):.2f} at {c}" for c in CONCURRENCIES))
     error, loss = mean_error(predicted), max(choice.loss for choice in choices)
     holds = error <= MAX_ERROR and loss <= MAX_LOSS
     console.print(
