@@ -9,6 +9,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from slipstream.config.draft_schedule import check_draft_schedule
 from slipstream.config.settings import (
     COMPOSITIONS,
     DRAFT_BUDGETS,
@@ -25,6 +26,8 @@ from slipstream.config.settings import (
     SpeculativeSettings,
 )
 from slipstream.request import MAX_WHOLE_NUMBER, shown
+
+_SCHEDULE = "num_speculative_tokens_per_batch_size"
 
 
 def parse_speculative_config(text: str) -> SpeculativeSettings | None:
@@ -56,6 +59,9 @@ def speculative_settings_from(value: Mapping[str, Any]) -> SpeculativeSettings:
     _check_method(value.get("method"))
     settings = SpeculativeSettings(**value)
     check_types(settings, lambda name: f"--speculative-config: {name}")
+    if _SCHEDULE in value:
+        schedule = check_draft_schedule(value[_SCHEDULE], settings.num_speculative_tokens)
+        settings = dataclasses.replace(settings, num_speculative_tokens_per_batch_size=schedule)
     return settings
 
 
@@ -79,6 +85,8 @@ def check_types(settings: Any, flag_of: Callable[[str], str]) -> None:
         flag_of: what the error calls a field.
     """
     for name, hint in typing.get_type_hints(type(settings)).items():
+        if typing.get_origin(hint) is tuple:
+            continue  # lists have checks of their own
         value, kinds = getattr(settings, name), typing.get_args(hint) or (hint,)
         fits = isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
         if not fits or (isinstance(value, bool) and bool not in kinds):
@@ -169,6 +177,8 @@ def check_speculative(speculative: SpeculativeSettings) -> None:
             f"{flag}: prompt_lookup_max must be at most {MAX_LOOKUP_LENGTH}, got "
             f"{speculative.prompt_lookup_max}; the nearest is {MAX_LOOKUP_LENGTH}"
         )
+    if speculative.num_speculative_tokens_per_batch_size:
+        check_draft_schedule(speculative.num_speculative_tokens_per_batch_size, most)
     _at_least(f"{flag}: draft_max_model_len", speculative.draft_max_model_len, 2)
     if speculative.method != "forced":
         for name in ("layout", "acceptance_length"):

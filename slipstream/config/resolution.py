@@ -135,6 +135,9 @@ class _Resolver:
         else:
             what = f"{speculative.method}, at most {most} drafts per request and step"
             self._note("speculation", "on", "derived", what)
+            schedule = speculative.num_speculative_tokens_per_batch_size
+            if schedule:
+                self._note("num_speculative_tokens_per_batch_size", schedule, "user", "more requests keep the last K")
         resolved = dataclasses.replace(
             settings,
             model=dataclasses.replace(settings.model, max_model_len=max_model_len),
@@ -161,6 +164,7 @@ class _Resolver:
             min_prefill_tokens=min_prefill,
             long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
             draft_max_model_len=None if speculative is None else speculative.draft_max_model_len,
+            draft_schedule=() if speculative is None else speculative.num_speculative_tokens_per_batch_size,
             priority_ageing_s=scheduler.priority_ageing_s,
             composition=scheduler.composition,
             verification=scheduler.verification,

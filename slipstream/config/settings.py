@@ -18,6 +18,9 @@ SPECULATIVE_METHODS = ("ngram", "forced")
 MAX_SPECULATIVE_TOKENS = 64
 MAX_LOOKUP_LENGTH = 32
 
+DraftSchedule = tuple[tuple[int, int, int], ...]
+"""(lowest, highest, K): most drafts per request while so many run; ranges rise from 1 on without gaps."""
+
 
 class SettingError(ValueError):
     """A setting that cannot work: names the flag, its value and the nearest value that works."""
@@ -113,6 +116,8 @@ class SpeculativeSettings:
         layout: whose budgets `forced` obeys.
         acceptance_length: mean tokens per step that `forced` makes come out, 1 to K + 1.
         draft_max_model_len: the drafter's own position limit; requests past it stop drafting.
+        num_speculative_tokens_per_batch_size: K by the number of running requests, as [lowest, highest, K]; empty for
+            the same K at every load.
     """
 
     method: str
@@ -122,6 +127,7 @@ class SpeculativeSettings:
     layout: str | None = None
     acceptance_length: float | None = None
     draft_max_model_len: int | None = None
+    num_speculative_tokens_per_batch_size: DraftSchedule = ()
 
     @property
     def layout_name(self) -> str:
@@ -156,6 +162,7 @@ class SchedulerConfig:
     min_prefill_tokens: int = 0
     long_prefill_token_threshold: int = 0
     draft_max_model_len: int | None = None
+    draft_schedule: DraftSchedule = ()
     priority_ageing_s: float = 30.0
     composition: str = "cost"
     verification: str = "confidence"

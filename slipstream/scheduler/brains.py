@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from slipstream.config import SchedulerConfig
-from slipstream.scheduler.drafting import AlwaysDraft, DraftingPolicy
+from slipstream.scheduler.confidence import ConfidencePlanner
+from slipstream.scheduler.drafting import AlwaysDraft, DraftingPolicy, ScheduledDrafting
+from slipstream.scheduler.drafting_by_cost import DraftByCost
 from slipstream.scheduler.policy import MixAtOncePolicy, StepPolicy
 from slipstream.scheduler.verification import TurnByTurnPlanner, VerificationPlanner
 
@@ -15,9 +17,10 @@ def policy_for(config: SchedulerConfig) -> StepPolicy:
 
 def planner_for(config: SchedulerConfig) -> VerificationPlanner:
     """`--verification`."""
-    return TurnByTurnPlanner()
+    return ConfidencePlanner() if config.verification == "confidence" else TurnByTurnPlanner()
 
 
 def drafting_for(config: SchedulerConfig) -> DraftingPolicy:
     """Follows `--verification`: what is not worth verifying is not worth drafting."""
-    return AlwaysDraft()
+    policy: DraftingPolicy = DraftByCost() if config.verification == "confidence" else AlwaysDraft()
+    return ScheduledDrafting(config.draft_schedule, policy) if config.draft_schedule else policy

@@ -28,6 +28,8 @@ from slipstream.scheduler.step_builder import StepBuilder
 from slipstream.scheduler.stopping import TokenStopChecker
 from slipstream.scheduler.verification import VerificationPlanner
 
+_NO_DRAFTS = DraftingDecision(0)
+
 
 class Scheduler:
     """Owns requests from arrival to end, and the KV pool.
@@ -61,6 +63,7 @@ class Scheduler:
         self._stop_checker = stop_checker or TokenStopChecker()
         self.acceptance = AcceptanceTracker(config.num_speculative_tokens)
         self._drafting = drafting or drafting_for(config)
+        self._last_drafting: DraftingDecision | None = None
         self._costs = costs
         self._budget: SeparateBudget | SharedBudget
         if config.draft_budget == "separate":
@@ -194,14 +197,28 @@ class Scheduler:
         """Who may draft after the next step."""
         most = self.config.num_speculative_tokens
         if not most:
-            return DraftingDecision(0)
+            return _NO_DRAFTS
         decodes = [request for request in self.running if not request.is_prefilling]
         num_kv_tokens = 0
         if self._costs is not None:
             num_kv_tokens = sum([len(request.token_ids) for request in decodes])
-        return self._drafting.decide(
-            DraftingCandidates(self._next_step, decodes, most, num_kv_tokens, self.layout, self.acceptance), self._costs
+        decision = self._drafting.decide(
+            DraftingCandidates(
+                self._next_step,
+                decodes,
+                most,
+                num_kv_tokens,
+                self.layout,
+                self.acceptance,
+                self.config.max_num_batched_tokens,
+                self._last_drafting,
+            ),
+            self._costs,
         )
+        if decision.probes:
+            self.acceptance.probe(decision.probes)
+        self._last_drafting = decision
+        return decision
 
     # -- commit ---------------------------------------------------------------------------------------------------
 
@@ -264,6 +281,8 @@ class Scheduler:
             statistics.acceptance_histogram[num_verified][num_accepted] += 1
             if self._costs is not None and num_verified:
                 self.acceptance.observe(request.request_id, num_verified, num_accepted)
+        if self._costs is not None and outcome.num_draft_tokens:
+            self.acceptance.note_drafts(request.request_id, outcome.draft_confidences)
         output = RequestOutput(
             request.request_id,
             token_ids,

@@ -101,13 +101,13 @@ class SeparateBudget:
             candidates.num_kv_tokens = sum([decode[1] + 1 for decode in decodes])
             candidates.num_prompt_kv_tokens = prompt_rows + sum(r.num_computed_tokens for r in prefills)
             candidates.num_emitting_prompts = num_prompts - (num_prompts > 0 and prompt_rows >= rows_left)
-            candidates.num_draft_rows_per_request = step.draft_costs.extra_rows[-1]
+            candidates.num_draft_rows_per_request = step.draft_costs.extra_rows[step.drafting.most]
             candidates.offer = lambda: self.planner.offer(self._survivals(decodes))
         return candidates
 
     def _survivals(self, decodes: list[Decode]) -> Survivals:
         """Of every draft worth verifying."""
-        return [self.acceptance.survival_of(decode[0], decode[3]) if decode[3] else () for decode in decodes]
+        return self.acceptance.survivals([decode[0] for decode in decodes], [decode[3] for decode in decodes])
 
     @staticmethod
     def _place_anchors(step: StepBuilder, decodes: list[Decode]) -> bool:

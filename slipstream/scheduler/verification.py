@@ -1,4 +1,4 @@
-"""VerificationPlanner: which drafts share the verify rows of a step (design 4)."""
+"""VerificationPlanner: which drafts share the verify rows of a step (design 4). Planners that trim are in confidence.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-Survivals = Sequence[Sequence[float]]
-"""Per decode and draft j: the chance that drafts 1 … j are all accepted; never rising within a request."""
+import numpy as np
+from numpy.typing import NDArray
+
+Survivals = NDArray[np.float64]
+"""`[i, j]` = chance that drafts 1 … j + 1 of decode i are all accepted, never rising along j; above 0, and 0
+where it has no such draft. Shape [R, K]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +28,15 @@ class VerifyOffer:
             does not: what a later draft promises must not decide whether an earlier one is verified.
     """
 
-    gains: Sequence[float]
-    depth_gains: Sequence[float]
+    gains: NDArray[np.float64]
+    depth_gains: NDArray[np.float64]
     depth_rows: Sequence[int]
     may_trim: bool
     stop_early: bool = False
 
 
 class VerificationPlanner(Protocol):
-    """Values verify rows, and distributes them among requests. Pure."""
+    """Values verify rows, and distributes them among requests."""
 
     def offer(self, survivals: Survivals) -> VerifyOffer:
         """What rows are expected to bring."""
@@ -50,20 +54,23 @@ class VerificationPlanner(Protocol):
         ...
 
 
-def offer_of(survivals: Survivals, *, may_trim: bool) -> VerifyOffer:
+def offer_of(survivals: Survivals, *, may_trim: bool, stop_early: bool = False) -> VerifyOffer:
     """The offer that follows from survivals: the most valuable rows first, and one K for all."""
-    ranked = sorted([value for values in survivals for value in values], reverse=True)
-    gains, total = [0.0], 0.0
-    for value in ranked:
-        total += value
-        gains.append(total)
-    depth = max(map(len, survivals), default=0)
-    depth_gains, depth_rows = [0.0], [0]
-    for k in range(depth):
-        at_depth = [values[k] for values in survivals if len(values) > k]
-        depth_gains.append(depth_gains[-1] + sum(at_depth))
-        depth_rows.append(depth_rows[-1] + len(at_depth))
-    return VerifyOffer(gains, depth_gains, depth_rows, may_trim)
+    num_rows = np.count_nonzero(survivals, axis=0)
+    ranked = np.sort(survivals, axis=None)[::-1]
+    return VerifyOffer(
+        _sums_from_zero(ranked[: num_rows.sum()]),
+        _sums_from_zero(survivals.sum(axis=0)),
+        [0, *num_rows.cumsum().tolist()],
+        may_trim,
+        stop_early,
+    )
+
+
+def _sums_from_zero(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    sums = np.zeros(len(values) + 1)
+    values.cumsum(out=sums[1:])
+    return sums
 
 
 class TurnByTurnPlanner:

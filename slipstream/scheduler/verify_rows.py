@@ -70,7 +70,7 @@ def best_verify_rows(
         return choice(most, None, float(offer.gains[most]), costs.target_ms(whole))
 
     ms = target_ms_by_verify_rows(costs, shape, most)
-    gains = np.asarray(offer.gains[: most + 1])
+    gains = offer.gains[: most + 1]
     n = _best(tokens + gains, ms + draft_ms, rate, stop_early=offer.stop_early)
     best = choice(n, None, float(gains[n]), float(ms[n]))
     if costs.decode_graphs is not DecodeGraphs.UNIFORM or shape.num_prompt_rows:
