@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
 from slipstream.scheduler.protocol import DraftBlock, Drafter, DraftRequest, RequestResult
+from slipstream.speculation.serving import TargetObserver, TargetStates
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +33,31 @@ class SafeDrafter:
     A failed call is tried again request by request, so that one request's fault does not take the others' drafts; the
     next step asks for all of them again.
 
+    Args:
+        observer: the drafter's side that sees every pass of the target, where it has one.
+
     Attributes:
         failures: count per reason: an exception's class name, `wrong_block_count` or `invalid_token`.
     """
 
-    def __init__(self, drafter: Drafter, vocab_size: int) -> None:
+    def __init__(self, drafter: Drafter, vocab_size: int, observer: TargetObserver | None = None) -> None:
         self.drafter = drafter
         self.failures: Counter[str] = Counter()
         self._vocab_size = vocab_size
+        self._observer = observer
+
+    @property
+    def tapped_layers(self) -> Sequence[int]:
+        """Layers whose outputs `observe` must be given; none where nothing is observed."""
+        return () if self._observer is None else self._observer.tapped_layers
+
+    def observe(self, states: TargetStates) -> None:
+        if self._observer is None:
+            return
+        try:
+            self._observer.observe(states)
+        except Exception as error:
+            self._note(type(error).__name__, error)
 
     def release(self, request_id: str) -> None:
         try:

@@ -16,6 +16,7 @@ from slipstream.request import Logprobs
 from slipstream.sampling.sampler import LogitsError, Sampler
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
 from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens, StepMode, StepPlan, StepResult
+from slipstream.speculation.serving import TargetObserver, TargetStates
 
 logger = logging.getLogger(__name__)
 
@@ -26,16 +27,25 @@ class TorchExecutor:
     Committed tokens, block tables and drafts live here, so a plan made before the last commit (lag 1) finds what it
     needs. The host waits for the device once per step, where sampled tokens are read.
 
+    Args:
+        observer: what must see every pass of the target, for drafters that read its states.
+
     Attributes:
         drafter: None without speculation.
     """
 
     def __init__(
-        self, decoder: Decoder, *, num_kv_blocks: int, block_size: int, drafter: Drafter | None = None
+        self,
+        decoder: Decoder,
+        *,
+        num_kv_blocks: int,
+        block_size: int,
+        drafter: Drafter | None = None,
+        observer: TargetObserver | None = None,
     ) -> None:
         self.decoder = decoder
         self.cache = decoder.make_cache(num_kv_blocks, block_size)
-        self.drafter = None if drafter is None else SafeDrafter(drafter, decoder.config.vocab_size)
+        self.drafter = None if drafter is None else SafeDrafter(drafter, decoder.config.vocab_size, observer)
         self._state = ExecutorState()
         self._sampler = Sampler(decoder.config.vocab_size, decoder.device)
 
@@ -70,7 +80,10 @@ class TorchExecutor:
     def _run_target(self, batch: list[RequestRows]) -> list[RequestResult]:
         decoder = self.decoder
         inputs = build_input_batch(batch, self.cache.block_size, self.cache.scratch_block, decoder.device)
-        output = decoder.forward(inputs.token_ids, inputs.metadata, self.cache)
+        tapped = () if self.drafter is None else self.drafter.tapped_layers
+        output = decoder.forward(inputs.token_ids, inputs.metadata, self.cache, tapped)
+        if self.drafter is not None:
+            self.drafter.observe(TargetStates(output.layer_hidden, inputs.metadata))
         sampled, bad_rows = SampledTokens([], []), set[int]()
         if inputs.sample_rows:
             hidden = output.hidden

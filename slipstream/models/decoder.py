@@ -76,7 +76,8 @@ class DecoderOutput:
 
     Attributes:
         hidden: output of the last layer, before the final norm, [N, hidden]; `compute_logits` takes rows of it.
-        layer_hidden: outputs of the layers asked for, by layer number, each [N, hidden].
+        layer_hidden: outputs of the layers asked for, by layer number, each [N, hidden]: the residual stream after the
+            layer, never normed. -1 is the embedding's output.
     """
 
     hidden: Tensor
@@ -124,6 +125,16 @@ class Decoder:
                     for weight in (layer.output, layer.gate_up, layer.down, self._head):
                         kernels.prepare_linear(weight)
 
+    @property
+    def embedding(self) -> Tensor:
+        """[vocabulary, hidden], shared with drafters; not to be changed."""
+        return self._embedding
+
+    @property
+    def head(self) -> Tensor:
+        """Output projection [vocabulary, hidden], perhaps packed (kernels/packing.py); shared with drafters."""
+        return self._head
+
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """An empty cache of this decoder's shape, dtype and device."""
         config = self.config
@@ -146,13 +157,13 @@ class Decoder:
         Args:
             token_ids: int64 [N]; every id must be below the vocabulary's size.
             metadata: positions, slots and owners of the rows.
-            hidden_layers: layers (0-based) whose outputs are wanted.
+            hidden_layers: layers (0-based; -1 for the embedding) whose outputs are wanted.
         """
         step = self.attention.begin_step(metadata, cache)
         cosine, sine = self._rotary.at(metadata.positions)
         x = functional.embedding(token_ids, self._embedding)
         wanted = frozenset(hidden_layers)
-        kept: dict[int, Tensor] = {}
+        kept: dict[int, Tensor] = {-1: x.clone()} if -1 in wanted else {}
         for i, layer in enumerate(self._layers):
             self._run_layer_(x, i, layer, step, metadata.slots, cache, cosine, sine)
             if i in wanted:

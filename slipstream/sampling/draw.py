@@ -34,33 +34,51 @@ _CHUNK_ELEMENTS_DEFAULT = 1 << 22
 
 
 class GumbelDraw:
-    """Draws tokens of one vocabulary on one device."""
+    """Draws tokens of one vocabulary on one device.
 
-    def __init__(self, vocab_size: int, device: torch.device | str) -> None:
+    Args:
+        token_ids: int64 [V], the token that each column of the logits stands for, where a column is not its own token
+            (a drafter's reduced vocabulary). The noise belongs to the token, so it is the one that the whole
+            vocabulary's draw has; then `vocab_size` must be above all of them, and the columns number V.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device | str, token_ids: Tensor | None = None) -> None:
         self.device = torch.device(device)
         self.constants = token_constants(vocab_size, self.device)
+        self._token_ids = None if token_ids is None else token_ids.to(self.device)
+        self._token_list = None if token_ids is None else token_ids.tolist()
+        if self._token_ids is not None:
+            self.constants = self.constants[self._token_ids]
+            vocab_size = len(self.constants)
         elements = _CHUNK_ELEMENTS.get(self.device.type, _CHUNK_ELEMENTS_DEFAULT)
         self._chunk_rows = max(1, elements // vocab_size)
 
     def rows(
-        self, logits: Tensor, top_ids: list[int], tops: list[float], temperatures: list[float], keys: list[int]
+        self, logits: Tensor, top_columns: list[int], tops: list[float], temperatures: list[float], keys: list[int]
     ) -> list[int]:
-        """One token id per row of `logits` [N, V], whose maxima `tops`, at `top_ids`, are finite; temperatures > 0."""
+        """One token id per row of `logits` [N, V], whose maxima `tops`, at `top_columns`, are finite.
+
+        Temperatures are above 0.
+        """
         token_ids: list[int] = []
         for start in range(0, len(keys), self._chunk_rows):
             part = slice(start, start + self._chunk_rows)
-            token_ids += self._chunk(logits[part], top_ids[part], tops[part], temperatures[part], keys[part])
+            token_ids += self._chunk(logits[part], top_columns[part], tops[part], temperatures[part], keys[part])
         return token_ids
 
-    def among(self, values: Tensor, candidate_ids: Tensor, top: float, temperature: float, key: int) -> int:
-        """The token drawn among `candidate_ids` [M], with logits `values` [M] and maximum `top`."""
-        hashes = hash_tokens(self.constants[candidate_ids], key_tensor([key], self.device))
-        owners = torch.zeros_like(candidate_ids)
-        return _decide(values, hashes, owners, candidate_ids, [top], [temperature], [key])[0]
+    def among(self, values: Tensor, columns: Tensor, top: float, temperature: float, key: int) -> int:
+        """The token drawn among `columns` [M], with logits `values` [M] and maximum `top`."""
+        hashes = hash_tokens(self.constants[columns], key_tensor([key], self.device))
+        owners = torch.zeros_like(columns)
+        return _decide(values, hashes, owners, self._tokens_of(columns), [top], [temperature], [key])[0]
+
+    def _tokens_of(self, columns: Tensor) -> Tensor:
+        return columns if self._token_ids is None else self._token_ids[columns]
 
     def _chunk(
-        self, logits: Tensor, top_ids: list[int], tops: list[float], temperatures: list[float], keys: list[int]
+        self, logits: Tensor, top_columns: list[int], tops: list[float], temperatures: list[float], keys: list[int]
     ) -> list[int]:
+        top_ids = top_columns if self._token_list is None else [self._token_list[column] for column in top_columns]
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         hashes = hash_tokens(self.constants, key_tensor(keys, self.device)[:, None])
         limits = [exponential(hash_token(*pair)) * (1.0 + _MARGIN) for pair in zip(keys, top_ids, strict=True)]
@@ -71,9 +89,9 @@ class GumbelDraw:
         # w <= p E_top + slack, on the scale of the hashes: 2**64 (w - 0.5).
         weights *= torch.tensor(limits, dtype=torch.float32, device=self.device)[:, None] * 2.0**64
         weights += (_SLACK - 0.5) * 2.0**64
-        owners, candidate_ids = torch.nonzero(survival_float32_scaled(hashes) <= weights, as_tuple=True)
-        values = logits[owners, candidate_ids]
-        return _decide(values, hashes[owners, candidate_ids], owners, candidate_ids, tops, temperatures, keys)
+        owners, columns = torch.nonzero(survival_float32_scaled(hashes) <= weights, as_tuple=True)
+        values = logits[owners, columns]
+        return _decide(values, hashes[owners, columns], owners, self._tokens_of(columns), tops, temperatures, keys)
 
 
 def _decide(

@@ -186,6 +186,7 @@ class ExecutorState:
             state.sampling,
             state.seed,
             state.choice_index,
+            state.block_ids,
         )
 
     def keep_drafts(self, rows: RequestRows, result: RequestResult, block: DraftBlock, step: int) -> None:

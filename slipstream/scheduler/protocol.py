@@ -200,6 +200,7 @@ class DraftRequest:
         token_ids: every committed token, the anchor last; not to be changed, shape [p + 1].
         num_draft_tokens: drafts wanted at most.
         num_prompt_tokens, sampling, seed, choice_index: as in NewRequest.
+        block_ids: its block table, under whose ids a drafter keeps its own KV; not to be changed.
     """
 
     request_id: str
@@ -209,6 +210,7 @@ class DraftRequest:
     sampling: SamplingParams
     seed: int
     choice_index: int
+    block_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)

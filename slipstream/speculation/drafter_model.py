@@ -40,6 +40,19 @@ class FusedWeights:
     down: Tensor
 
 
+@dataclass(slots=True)
+class BorrowedWeights:
+    """What is not the drafter's to train or save: the target's tensors, and packed copies for inference.
+
+    Attributes:
+        embedding: [V_t, d]. head: [V_d, d]. fc: packed.
+    """
+
+    embedding: Tensor | None = None
+    head: Tensor | None = None
+    fc: Tensor | None = None
+
+
 class Norm(nn.Module):
     """Holds the weight of an RMS norm."""
 
@@ -154,7 +167,7 @@ def _split_heads(x: Tensor, head_dim: int) -> Tensor:
 class DrafterModel(nn.Module):
     """A block drafter's weights and formulas.
 
-    `bind_target` must be called before `embed` and `base_logits`, also for drafters that own both.
+    Unless the drafter owns its embedding and head, `bind_target` must be called before `embed` and `base_logits`.
 
     Attributes:
         d2t: draft id -> what is added to get the target id, int64 [V_d]; a buffer, only with a reduced vocabulary.
@@ -179,11 +192,9 @@ class DrafterModel(nn.Module):
             self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
         self.markov_head: MarkovHead | None = None
         if config.markov is not MarkovKind.NONE:
-            self.markov_head = MARKOV_HEADS[config.markov](config)
-        self.confidence_head = ConfidenceHead(config) if config.has_confidence else None
-        self._embedding: Tensor | None = None
-        self._head: Tensor | None = None
-        self._packed_fc: Tensor | None = None
+            self.markov_head = MARKOV_HEADS[config.markov](config, self.kernels)
+        self.confidence_head = ConfidenceHead(config, self.kernels) if config.has_confidence else None
+        self._borrowed = BorrowedWeights()
 
     @property
     def target_ids(self) -> Tensor:
@@ -200,21 +211,22 @@ class DrafterModel(nn.Module):
         With a reduced vocabulary, the head's rows of the draft vocabulary are copied; nothing else is.
         """
         config = self.config
-        self._embedding = self.embed_tokens.weight if config.owns_embedding else embedding
-        if config.owns_head:
-            self._head = self.lm_head.weight
-        elif config.has_reduced_vocabulary:
-            self._head = plain_weight(head).detach()[self.target_ids]
-        else:
-            self._head = head
+        if not config.owns_embedding:
+            self._borrowed.embedding = embedding
+        if not config.owns_head:
+            reduced = config.has_reduced_vocabulary
+            self._borrowed.head = plain_weight(head).detach()[self.target_ids] if reduced else head
 
     def pack(self) -> None:
         """Lay out the weights for inference; after `bind_target`."""
         for layer in self.drafter_layers():
             layer.pack()
-        self._packed_fc = pack_weight(self.fc.weight.detach())
-        if self._head is not None and not self._head.is_mkldnn:
-            self._head = pack_weight(self._head.detach())
+        self._borrowed.fc = pack_weight(self.fc.weight.detach())
+        if self.markov_head is not None:
+            self.markov_head.pack()
+        head = self._head()
+        if not head.is_mkldnn:
+            self._borrowed.head = pack_weight(head.detach())
 
     def make_rotary(self, num_positions: int) -> RotaryTable:
         """Cosines and sines in the type and on the device of the weights."""
@@ -230,7 +242,7 @@ class DrafterModel(nn.Module):
 
     def context_features(self, tapped: Tensor) -> Tensor:
         """H of target tokens: their tapped states side by side, ascending layers, [N, m * d_t] to [N, d]."""
-        weight = self.fc.weight if self._packed_fc is None else self._packed_fc
+        weight = self.fc.weight if self._borrowed.fc is None else self._borrowed.fc
         return self.kernels.rms_norm(
             self.kernels.linear(tapped, weight), self.hidden_norm.weight, self.config.rms_norm_eps
         )
@@ -241,9 +253,10 @@ class DrafterModel(nn.Module):
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Block rows' input, from target ids [N]: [N, d]."""
-        if self._embedding is None:
+        table = self.embed_tokens.weight if self.config.owns_embedding else self._borrowed.embedding
+        if table is None:
             raise RuntimeError("bind_target was not called")
-        return functional.embedding(token_ids, self._embedding)
+        return functional.embedding(token_ids, table)
 
     def run_block_rows(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         """Block rows [N, d] through all layers and the final norm: [N, d]."""
@@ -253,6 +266,11 @@ class DrafterModel(nn.Module):
 
     def base_logits(self, hidden: Tensor) -> Tensor:
         """Logits over the draft vocabulary, before any Markov bias: [N, d] to [N, V_d]."""
-        if self._head is None:
+        return self.kernels.linear(hidden, self._head())
+
+    def _head(self) -> Tensor:
+        if self._borrowed.head is not None:
+            return self._borrowed.head
+        if not self.config.owns_head:
             raise RuntimeError("bind_target was not called")
-        return self.kernels.linear(hidden, self._head)
+        return self.lm_head.weight

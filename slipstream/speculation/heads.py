@@ -15,36 +15,45 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from slipstream.kernels.packing import pack_weight
+from slipstream.kernels.protocol import RowKernels
 from slipstream.speculation.drafter_config import DrafterConfig, MarkovKind
 
 Step = tuple[Tensor, Tensor]
-"""What w2 is applied to, and the next state; both [..., rank]."""
+"""What w2 is applied to, and the next state; both [N, rank]."""
 
 
 class MarkovHead(nn.Module):
-    """The vanilla head, and what all kinds share. Rank r, target vocabulary V, draft vocabulary V_d."""
+    """The vanilla head, and what all kinds share. Rank r, draft vocabulary V_d, rows N."""
 
-    def __init__(self, config: DrafterConfig) -> None:
+    def __init__(self, config: DrafterConfig, kernels: RowKernels) -> None:
         super().__init__()
+        self.kernels = kernels
         self.rank = config.markov_rank
         self.markov_w1 = nn.Embedding(config.vocab_size, self.rank)
         self.markov_w2 = nn.Linear(self.rank, config.draft_vocab_size, bias=False)
+        self._packed_w2: Tensor | None = None
+
+    def pack(self) -> None:
+        """Lay out the weights for inference."""
+        self._packed_w2 = pack_weight(self.markov_w2.weight.detach())
 
     def embed(self, previous: Tensor) -> Tensor:
         """Embedding of the tokens before (target ids [...]): [..., r]."""
         return functional.embedding(previous, self.markov_w1.weight)
 
     def start(self, like: Tensor) -> Tensor:
-        """The state before a block's first draft, for embeddings `like` [..., r]."""
+        """The state before a block's first draft, for embeddings `like` [N, r]."""
         return torch.zeros_like(like)
 
     def step(self, embedded: Tensor, hidden: Tensor, state: Tensor) -> Step:
-        """From e [..., r], h [..., d] and the state to what `bias` takes, and the next state."""
+        """From e [N, r], h [N, d] and the state to what `bias` takes, and the next state."""
         return embedded, state
 
     def bias(self, features: Tensor) -> Tensor:
-        """[..., r] to logit biases [..., V_d]."""
-        return functional.linear(features, self.markov_w2.weight)
+        """[N, r] to logit biases [N, V_d]."""
+        weight = self.markov_w2.weight if self._packed_w2 is None else self._packed_w2
+        return self.kernels.linear(features, weight)
 
     def teacher_forced(self, previous: Tensor, hidden: Tensor) -> Tensor:
         """Biases of whole blocks whose tokens are known: previous [N, K], hidden [N, K, d] to [N, K, V_d]."""
@@ -53,34 +62,39 @@ class MarkovHead(nn.Module):
         for k in range(previous.shape[1]):
             feature, state = self.step(embedded[:, k], hidden[:, k], state)
             features.append(feature)
-        return self.bias(torch.stack(features, dim=1))
+        return self.bias(torch.stack(features, dim=1).flatten(0, 1)).view(*previous.shape, -1)
 
 
 class GatedMarkovHead(MarkovHead):
     """The hidden state decides how much of the previous token counts."""
 
-    def __init__(self, config: DrafterConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: DrafterConfig, kernels: RowKernels) -> None:
+        super().__init__(config, kernels)
         self.gate_proj = nn.Linear(config.hidden_size + self.rank, self.rank)
 
     def step(self, embedded: Tensor, hidden: Tensor, state: Tensor) -> Step:
         """See MarkovHead."""
-        gate = self.gate_proj(torch.cat((hidden, embedded), dim=-1)).sigmoid()
+        gate = _apply(self.gate_proj, torch.cat((hidden, embedded), dim=-1), self.kernels).sigmoid()
         return gate * embedded, state
 
 
 class RnnMarkovHead(MarkovHead):
     """A recurrent state carries more than the one token before."""
 
-    def __init__(self, config: DrafterConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: DrafterConfig, kernels: RowKernels) -> None:
+        super().__init__(config, kernels)
         self.joint_proj = nn.Linear(2 * self.rank + config.hidden_size, 3 * self.rank)
 
     def step(self, embedded: Tensor, hidden: Tensor, state: Tensor) -> Step:
         """See MarkovHead."""
-        gate, candidate, output = self.joint_proj(torch.cat((state, embedded, hidden), dim=-1)).chunk(3, dim=-1)
+        joint = _apply(self.joint_proj, torch.cat((state, embedded, hidden), dim=-1), self.kernels)
+        gate, candidate, output = joint.chunk(3, dim=-1)
         gate = gate.sigmoid()
         return output.tanh(), gate * state + (1 - gate) * candidate.tanh()
+
+
+def _apply(projection: nn.Linear, x: Tensor, kernels: RowKernels) -> Tensor:
+    return kernels.linear(x, projection.weight, projection.bias)
 
 
 MARKOV_HEADS: dict[MarkovKind, type[MarkovHead]] = {
@@ -93,19 +107,19 @@ MARKOV_HEADS: dict[MarkovKind, type[MarkovHead]] = {
 class ConfidenceHead(nn.Module):
     """Logit of the chance that a draft is accepted given that those before are; it never sees the draft itself."""
 
-    def __init__(self, config: DrafterConfig) -> None:
+    def __init__(self, config: DrafterConfig, kernels: RowKernels) -> None:
         super().__init__()
+        self.kernels = kernels
         self.with_markov = config.confidence_with_markov
         width = config.hidden_size + (config.markov_rank if self.with_markov else 0)
         self.proj = nn.Linear(width, 1)
 
     def forward(self, hidden: Tensor, embedded: Tensor | None) -> Tensor:
-        """h [..., d] and e [..., r] (of the previous token; read if `with_markov`) to logits [...], in float32."""
+        """h [N, d] and e [N, r] (of the previous token; read if `with_markov`) to logits [N], in float32."""
         if self.with_markov:
             assert embedded is not None
             hidden = torch.cat((hidden, embedded), dim=-1)
-        bias = self.proj.bias.float()
-        return functional.linear(hidden.float(), self.proj.weight.float(), bias).squeeze(-1)
+        return self.kernels.linear(hidden.float(), self.proj.weight.float(), self.proj.bias.float()).squeeze(-1)
 
 
 @dataclass(frozen=True, slots=True)
