@@ -70,6 +70,7 @@ def with_setting(settings: Settings, name: str, value: str, flag: str = "--vary"
         if settings.speculative is None and name != "method":
             raise SettingError(f"{flag} {name}: speculation is off; give a --speculative-config first")
         current = {} if settings.speculative is None else dataclasses.asdict(settings.speculative)
+        current = {key: entry for key, entry in current.items() if entry not in (None, ())}  # what was not given
         if name == "method" and value != "forced":  # these two belong to forced alone
             current = {key: entry for key, entry in current.items() if key not in ("layout", "acceptance_length")}
         return dataclasses.replace(
