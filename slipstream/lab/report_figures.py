@@ -48,8 +48,8 @@ FIGURES = (
     Figure(
         "acceptance_length",
         "length",
-        lambda result: None if result.acceptance is None else result.acceptance.mean_length_full,
+        lambda result: None if result.acceptance is None else result.acceptance.mean_length,
     ),
 )
-"""TPOT and TTFT are medians over requests, `running` is the peak, the acceptance length that of steps with K drafts."""
+"""TPOT and TTFT are medians over requests, `running` is the peak, the acceptance length that of steps with drafts."""
 FIGURE_NAMES = tuple(figure.name for figure in FIGURES)

@@ -156,6 +156,7 @@ class Scenario:
         """With these attributes replaced, and every simulation checked. Raises SettingError."""
         scenario = dataclasses.replace(self, **changes) if changes else self
         for variant in scenario.variants:
+            scenario.believed_costs(variant)
             for workload in scenario.workloads:
                 scenario.config_of(workload, variant)
                 scenario.machine_of(workload, variant)
@@ -204,15 +205,15 @@ class Scenario:
             overrides[self.fit.parameter] = self.fit.values[workload.name]
         return self.machine.with_overrides({**overrides, **variant.machine}).build()
 
+    def believed_costs(self, variant: Variant) -> StepCosts | None:
+        """The cost table that the scheduler decides by where it is not the machine's own; None for none."""
+        chosen = self.settings_of(variant)["cost_table"]
+        return None if chosen in (NO_COSTS, MACHINE_COSTS) else read_cost_table(chosen)
+
     def simulation(self, workload: Workload, variant: Variant) -> Simulation:
         """What `simulate` runs. Raises SettingError."""
-        flat = self.settings_of(variant)
         config, machine = self.config_of(workload, variant), self.machine_of(workload, variant)
-        believed: StepCosts | None = machine
-        if flat["cost_table"] == NO_COSTS:
-            believed = None
-        elif flat["cost_table"] != MACHINE_COSTS:
-            believed = read_cost_table(flat["cost_table"])
+        believed = machine if self.settings_of(variant)["cost_table"] == MACHINE_COSTS else self.believed_costs(variant)
         acceptance = self.acceptance.build(config.num_speculative_tokens)
         return Simulation(config, machine, acceptance, workload.requests, workload.arrivals, believed)
 
