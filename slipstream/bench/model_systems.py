@@ -20,11 +20,12 @@ from slipstream.config import (
 )
 from slipstream.engine.build import model_facts
 from slipstream.engine.cost_tables import measured_costs, measured_here, stated_costs
+from slipstream.engine.profiling import CostProfiler
 from slipstream.execution.build import build_decoder
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.decoder import Decoder
 from slipstream.models.loading import open_model
-from slipstream.scheduler.cost_table import CostTable
+from slipstream.scheduler.cost_table import CostTable, Provenance
 from slipstream.scheduler.layouts import layout_for
 from slipstream.simulation.record_to import RecordTo
 from slipstream.simulation.recorder import scheduler_with
@@ -86,10 +87,26 @@ class ModelFactory:
             recording,
         )
 
+    def profiler(self, settings: Settings, *, temperature: float) -> CostProfiler:
+        """What measures the steps of such systems, on an executor of its own without a drafter."""
+        config = self.config(settings)
+        executor = TorchExecutor(self._decoder(), num_kv_blocks=config.num_kv_blocks, block_size=config.block_size)
+        return CostProfiler(executor, config, temperature=temperature)
+
+    def config(self, settings: Settings) -> SchedulerConfig:
+        """What the scheduler of such a system is built from."""
+        facts = model_facts(self._source, settings, self._decoder().device)
+        return resolve_settings(settings, facts, layout_for(settings.speculative)).scheduler
+
+    @property
+    def provenance(self) -> Provenance:
+        """Of what is measured here and now."""
+        return measured_here(self._source.name, self._settings)
+
     def _costs(self, settings: SchedulerSettings, config: SchedulerConfig, executor: TorchExecutor) -> CostTable | None:
         """As at the start of a server, but measured once for systems of equal sizes, and not corrected while they run:
         what is compared decides by the same table. Raises SettingError."""
-        here = measured_here(self._source.name, self._settings)
+        here = self.provenance
         if settings.cost_table != PROFILE_COSTS:
             return stated_costs(settings, here).table
         sizes = replace(config, draft_budget="separate", composition="cost", verification="confidence")

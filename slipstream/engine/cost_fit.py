@@ -26,9 +26,10 @@ class PassFit:
     errors: Mapping[PassShape, float]
 
 
-def fit_passes(measured: Mapping[PassShape, float]) -> PassFit:
+def fit_passes(measured: Mapping[PassShape, float], most_rows: int) -> PassFit:
     """Milliseconds = f(rows) + a * KV tokens + b * pairs + c * requests, nothing negative. f never falls, and is linear
-    between the row counts of the passes of one request without context."""
+    between the row counts of the passes of one request without context. Where they end before `most_rows`, f goes on
+    as it rose over all of them: the last two may be the edge of a stair."""
     axis = tuple(sorted({shape.num_rows for shape in measured if shape.context == 0 and shape.num_requests == 1}))
     shapes = list(measured)
     matrix = np.zeros((len(shapes), len(axis) + 3))
@@ -45,6 +46,10 @@ def fit_passes(measured: Mapping[PassShape, float]) -> PassFit:
     row_ms = np.cumsum(found[: len(axis)])
     per_kv, per_pair, per_request = (float(value) for value in found[len(axis) :])
     most_kv = max(shape.num_kv_tokens for shape in shapes)
+    if axis[-1] < most_rows and len(axis) > 1:
+        rise = (row_ms[-1] - row_ms[0]) / (axis[-1] - axis[0])
+        row_ms = np.append(row_ms, row_ms[-1] + rise * (most_rows - axis[-1]))
+        axis = (*axis, most_rows)
     target = Grid(
         tuple(map(float, axis)),
         (0.0, float(most_kv)),

@@ -77,21 +77,22 @@ def pass_shapes(config: SchedulerConfig, axis: Sequence[int]) -> list[PassShape]
     each = 1 + config.num_speculative_tokens
     decodes = {(min(seats, budget), 1), (max(min(seats, budget // each), 1), each)}
     decodes |= {(max(count // 2, 1), rows) for count, rows in decodes}
+    requests = {(count, rows) for count, rows in decodes if count * rows <= budget}
     shapes = [PassShape((rows,), 0) for rows in axis]
-    for count, rows in sorted(decodes):
-        if count * rows > budget:
-            continue
-        shapes.append(PassShape((rows,) * count, SHORT_CONTEXT))
-        longest = min(LONG_CONTEXT, MAX_KV_TOKENS // count - rows)
-        shapes += [PassShape((rows,) * count, longest // part) for part in (4, 1)]
-    chunk = min(budget, max(budget // 4, 32))
-    shapes += [PassShape((chunk,), context) for context in (LONG_CONTEXT // 4, LONG_CONTEXT)]
-    limit = min(config.max_model_len, config.num_kv_blocks * config.block_size)
+    for count, rows in sorted({*requests, (1, min(budget, max(budget // 4, 32)))}):
+        most_tokens = min(
+            config.num_kv_blocks // count * config.block_size, config.max_model_len - 1, MAX_KV_TOKENS // count
+        )
+        longest = min(LONG_CONTEXT, most_tokens - rows)
+        shapes += [
+            PassShape((rows,) * count, min(context, longest)) for context in (SHORT_CONTEXT, longest // 4, longest)
+        ]
+    limit = min(config.max_model_len - 1, config.num_kv_blocks * config.block_size)
     fitting = {
         shape
         for shape in shapes
         if shape.context >= 0
-        and max(shape.rows) + shape.context < limit
+        and max(shape.rows) + shape.context <= limit
         and shape.num_blocks(config.block_size) <= config.num_kv_blocks
     }
     # The small ones first: they are there if time runs out.

@@ -104,7 +104,8 @@ class CostProfiler:
     def __init__(self, executor: TorchExecutor, config: SchedulerConfig, *, temperature: float = 0.0) -> None:
         self._probe = probe = StepProbe(executor, temperature=temperature)
         tile_rows = TILE_ROWS if isinstance(executor.decoder.kernels, InvariantKernels) else None
-        axis = row_axis(config.max_num_batched_tokens, tile_rows)
+        self._most_rows = config.max_num_batched_tokens
+        axis = row_axis(self._most_rows, tile_rows)
         few = max(min(config.max_num_seqs, MAX_DRAFTING, config.num_kv_blocks // 2), 1)
         self._passes = {
             shape: _Quantity(partial(probe.pass_ms, shape), shape.size) for shape in pass_shapes(config, axis)
@@ -126,10 +127,13 @@ class CostProfiler:
             )
             for shape in (_draft_shapes(config) if executor.drafter is not None else ())
         }
-        self._quantities = sorted(
-            [*self._passes.values(), *self._sampling.values(), *self._draft.values(), *self._host.values()],
-            key=lambda quantity: quantity.size,
-        )
+        self._quantities = [
+            *self._passes.values(),
+            *self._sampling.values(),
+            *self._draft.values(),
+            *self._host.values(),
+        ]
+        self._s_per_size = 0.0  # the most so far
 
     def run(
         self, seconds: float, *, rounds: int = MAX_ROUNDS, on_progress: Callable[[float], None] | None = None
@@ -137,20 +141,19 @@ class CostProfiler:
         """Time everything up to `rounds` times more. Nothing is begun that is expected to end after `seconds`;
         `on_progress` hears the part of the time or of the rounds that is over, whichever is more."""
         begin = time.perf_counter()
-        quantities = self._quantities
-        per_size = 0.0
         for number in range(rounds):
+            # What was left out before comes first.
+            quantities = sorted(self._quantities, key=lambda quantity: (len(quantity.ms), quantity.size))
             for place, quantity in enumerate(quantities):
                 passed = time.perf_counter() - begin
                 if on_progress is not None:
                     on_progress(max(passed / seconds, (number + place / len(quantities)) / rounds))
                 # The first time warms up, so it is done twice.
-                expected = 2 * SLACK * per_size * quantity.size if quantity.wall_s is None else quantity.wall_s
+                first = 2 * SLACK * self._s_per_size * quantity.size
+                expected = first if quantity.wall_s is None else quantity.wall_s
                 if passed + expected > seconds:
                     continue
                 self._time(quantity)
-                if quantity.wall_s is not None:
-                    per_size = max(per_size, quantity.wall_s / quantity.size)
         self._probe.close()
 
     def profile(self) -> Profile | None:
@@ -167,7 +170,7 @@ class CostProfiler:
             sampling,
             _medians(self._draft),
             _medians(self._host),
-            fit_passes(passes),
+            fit_passes(passes, self._most_rows),
             (min(timed), max(timed)),
             len(counts) - len(timed),
         )
@@ -178,6 +181,7 @@ class CostProfiler:
         begin = time.perf_counter()
         quantity.ms.append(quantity.measure())
         quantity.wall_s = time.perf_counter() - begin
+        self._s_per_size = max(self._s_per_size, quantity.wall_s / quantity.size)
 
     def _host_ms(self, config: SchedulerConfig, num_requests: int) -> float:
         return self._probe.host_ms(Scheduler(config), num_requests)
