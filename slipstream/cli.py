@@ -27,6 +27,7 @@ LAB_COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("slipstream.lab.replay_command", "Put a recorded run to the scheduler again, or to other settings."),
     "explain": ("slipstream.lab.explain_command", "Say why each request got what it got in a recorded step."),
     "simulate": ("slipstream.lab.simulate_command", "Run a scenario on a modelled machine, in virtual time."),
+    "tune": ("slipstream.lab.tune_command", "Search settings for a scenario or a recording, within limits."),
 }
 """Command -> the module that has its `add_arguments(parser)` and `run(args) -> int`, and its line in `--help`."""
 
