@@ -21,6 +21,7 @@ from slipstream.config import (
 from slipstream.engine.build import model_facts
 from slipstream.engine.cost_tables import measured_costs, measured_here, stated_costs
 from slipstream.engine.profiling import CostProfiler
+from slipstream.engine.step_probe import StepProbe
 from slipstream.execution.build import build_decoder
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.decoder import Decoder
@@ -91,7 +92,7 @@ class ModelFactory:
         """What measures the steps of such systems, on an executor of its own without a drafter."""
         config = self.config(settings)
         executor = TorchExecutor(self._decoder(), num_kv_blocks=config.num_kv_blocks, block_size=config.block_size)
-        return CostProfiler(executor, config, temperature=temperature)
+        return CostProfiler(StepProbe(executor, temperature=temperature), config)
 
     def config(self, settings: Settings) -> SchedulerConfig:
         """What the scheduler of such a system is built from."""

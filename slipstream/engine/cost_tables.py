@@ -24,6 +24,7 @@ from slipstream.config import (
 )
 from slipstream.engine.cost_table_files import read_cost_table
 from slipstream.engine.profiling import CostProfiler
+from slipstream.engine.step_probe import StepProbe
 from slipstream.execution.build import set_threads
 from slipstream.execution.device import resolve_device, resolve_dtype
 from slipstream.execution.executor import TorchExecutor
@@ -75,7 +76,7 @@ def measured_costs(
 ) -> StartingCosts:
     """Measure on an executor that serves nobody yet."""
     begin = time.perf_counter()
-    profiler = CostProfiler(executor, config, temperature=TEMPERATURE_AT_START)
+    profiler = CostProfiler(StepProbe(executor, temperature=TEMPERATURE_AT_START), config)
     profiler.run(seconds, rounds=ROUNDS_AT_START, on_progress=on_progress)
     profile, took = profiler.profile(), time.perf_counter() - begin
     if profile is None:

@@ -11,15 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from slipstream.config import SchedulerConfig
 from slipstream.engine.cost_fit import PassFit, fit_host, fit_passes
 from slipstream.engine.profile_shapes import PassShape, pass_shapes, row_axis, sampled_rows
-from slipstream.engine.step_probe import DRAFT_CONTEXT, NUM_HOST_STEPS, StepProbe
-from slipstream.execution.executor import TorchExecutor
-from slipstream.kernels.invariant import InvariantKernels
-from slipstream.kernels.tiles import TILE_ROWS
+from slipstream.engine.step_probe import DRAFT_CONTEXT, NUM_HOST_STEPS
 from slipstream.scheduler.cost_table import CostTable, Provenance
 from slipstream.scheduler.interpolation import Curve, Grid
 from slipstream.scheduler.layouts import LAYOUTS
@@ -31,6 +28,28 @@ Key = TypeVar("Key")
 MAX_ROUNDS = 7
 MAX_DRAFTING = 16  # requests of the largest draft pass that is timed
 SLACK = 1.5  # a quantity not yet timed is taken to need so much more than its size says
+
+
+class Probe(Protocol):
+    """Runs a step's parts and times them in milliseconds; see StepProbe."""
+
+    @property
+    def tile_rows(self) -> int | None: ...
+
+    @property
+    def has_drafter(self) -> bool: ...
+
+    def pass_ms(self, shape: PassShape) -> float: ...
+
+    def sampling_ms(self, num_rows: int) -> float: ...
+
+    def draft_ms(self, num_requests: int, num_drafts: int, num_query_rows: int) -> float: ...
+
+    def host_ms(self, scheduler: Scheduler, num_requests: int) -> float: ...
+
+    def close(self) -> None:
+        """Leave nothing behind; more may be timed afterwards."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +113,20 @@ class Profile:
 
 
 class CostProfiler:
-    """Times an executor that nobody else uses meanwhile. `run` may be called again for more repeats.
+    """Times what a probe runs. `run` may be called again for more repeats.
 
     Args:
         config: sizes of the scheduler that the table is for; its KV pool bounds what is timed.
-        temperature: of sampled rows.
+        clock: seconds.
     """
 
-    def __init__(self, executor: TorchExecutor, config: SchedulerConfig, *, temperature: float = 0.0) -> None:
-        self._probe = probe = StepProbe(executor, temperature=temperature)
-        tile_rows = TILE_ROWS if isinstance(executor.decoder.kernels, InvariantKernels) else None
+    def __init__(
+        self, probe: Probe, config: SchedulerConfig, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._probe = probe
+        self._clock = clock
         self._most_rows = config.max_num_batched_tokens
-        axis = row_axis(self._most_rows, tile_rows)
+        axis = row_axis(self._most_rows, probe.tile_rows)
         few = max(min(config.max_num_seqs, MAX_DRAFTING, config.num_kv_blocks // 2), 1)
         self._passes = {
             shape: _Quantity(partial(probe.pass_ms, shape), shape.size) for shape in pass_shapes(config, axis)
@@ -125,7 +146,7 @@ class CostProfiler:
                 partial(probe.draft_ms, shape.num_requests, shape.num_drafts, shape.num_query_rows),
                 3 * PassShape((1,) * shape.num_requests, DRAFT_CONTEXT).size,
             )
-            for shape in (_draft_shapes(config) if executor.drafter is not None else ())
+            for shape in (_draft_shapes(config) if probe.has_drafter else ())
         }
         self._quantities = [
             *self._passes.values(),
@@ -140,12 +161,12 @@ class CostProfiler:
     ) -> None:
         """Time everything up to `rounds` times more. Nothing is begun that is expected to end after `seconds`;
         `on_progress` hears the part of the time or of the rounds that is over, whichever is more."""
-        begin = time.perf_counter()
+        begin = self._clock()
         for number in range(rounds):
             # What was left out before comes first.
             quantities = sorted(self._quantities, key=lambda quantity: (len(quantity.ms), quantity.size))
             for place, quantity in enumerate(quantities):
-                passed = time.perf_counter() - begin
+                passed = self._clock() - begin
                 if on_progress is not None:
                     on_progress(max(passed / seconds, (number + place / len(quantities)) / rounds))
                 # The first time warms up, so it is done twice.
@@ -178,9 +199,9 @@ class CostProfiler:
     def _time(self, quantity: _Quantity) -> None:
         if quantity.wall_s is None:
             quantity.measure()
-        begin = time.perf_counter()
+        begin = self._clock()
         quantity.ms.append(quantity.measure())
-        quantity.wall_s = time.perf_counter() - begin
+        quantity.wall_s = self._clock() - begin
         self._s_per_size = max(self._s_per_size, quantity.wall_s / quantity.size)
 
     def _host_ms(self, config: SchedulerConfig, num_requests: int) -> float:

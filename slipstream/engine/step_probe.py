@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,8 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.messages import Submission
 from slipstream.engine.profile_shapes import PassShape
 from slipstream.execution.executor import TorchExecutor
+from slipstream.kernels.invariant import InvariantKernels
+from slipstream.kernels.tiles import TILE_ROWS
 from slipstream.request import SamplingParams
 from slipstream.sampling.sampler import Sampler
 from slipstream.scheduler.protocol import NewRequest, SampleRow, ScheduledRequest, StepPlan, StepResult
@@ -42,6 +45,16 @@ class StepProbe:
         self._step = 0
         self._ids: set[str] = set()
         self._written_blocks = 0
+
+    @property
+    def tile_rows(self) -> int | None:
+        """Rows of the tiles that the target's rows run in; None where they run together."""
+        return TILE_ROWS if isinstance(self._decoder.kernels, InvariantKernels) else None
+
+    @property
+    def has_drafter(self) -> bool:
+        """Whether there is anything to draft with."""
+        return self._executor.drafter is not None
 
     def pass_ms(self, shape: PassShape) -> float:
         """The target's pass over such chunks."""
@@ -78,18 +91,20 @@ class StepProbe:
         """What a step of decodes takes outside the executor: the middle of a few, served by a scheduler of its own."""
         executor = _Timed(self._executor)
         engine = Engine(scheduler, executor, clock=time.perf_counter)
+        sampling = dataclasses.replace(self._sampling, max_tokens=None)
         for number in range(num_requests):
-            engine.add_request(Submission(f"profile-host-{number}", (TOKEN_ID,), self._sampling, 0))
-        engine.step()
+            engine.add_request(Submission(f"profile-host-{number}", (TOKEN_ID,), sampling, 0))
         host = []
-        for _ in range(NUM_HOST_STEPS):
+        for _ in range(1 + NUM_HOST_STEPS):
             begin = time.perf_counter()
             engine.step()
             host.append((time.perf_counter() - begin) * 1e3 - executor.ms)
+            if not engine.has_work():  # a pool of a few tokens
+                break
         for number in range(num_requests):
             engine.abort(f"profile-host-{number}")
         self._executor.execute(scheduler.schedule(time.perf_counter()))  # it forgets them
-        return sorted(host)[NUM_HOST_STEPS // 2]
+        return statistics.median(host[1:] or host)  # the first has the prompts
 
     def close(self) -> None:
         """Make the executor and its drafter forget everything."""

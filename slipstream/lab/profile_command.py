@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from slipstream.engine.cost_tables import measured_here
     from slipstream.engine.profile_bar import profile_bar
     from slipstream.engine.profiling import CostProfiler
+    from slipstream.engine.step_probe import StepProbe
     from slipstream.execution.executor import TorchExecutor
     from slipstream.models.config import ModelLoadError
 
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     executor = built.engine.executor
     if not isinstance(executor, TorchExecutor):
         raise AssertionError(f"an engine around a model runs a TorchExecutor, not a {type(executor).__name__}")
-    profiler = CostProfiler(executor, built.resolution.scheduler, temperature=args.temperature)
+    profiler = CostProfiler(StepProbe(executor, temperature=args.temperature), built.resolution.scheduler)
     with profile_bar(args.seconds, is_shown=not args.no_progress) as on_progress:
         profiler.run(args.seconds, on_progress=on_progress)
     profile = profiler.profile()
