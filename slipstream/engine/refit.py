@@ -22,7 +22,7 @@ class RefitRule:
 
     Attributes:
         window: steps of one mode whose middle decides; they are looked at once, then forgotten.
-        tolerance: what the middle must be off by, as a part.
+        tolerance: what the middle must be off by, as a part, beyond what the spread of the times leaves in doubt.
         max_change: factor by which one refit changes a mode at most.
     """
 
@@ -81,8 +81,9 @@ class CostRefitter:
         drifts.append(math.log(result.target_ms / expected))
         if len(drifts) >= self.rule.window:
             middle = statistics.median(drifts)
+            doubt = 2.0 * _median_error(drifts, middle)
             drifts.clear()
-            if abs(middle) > math.log1p(self.rule.tolerance):
+            if abs(middle) > math.log1p(self.rule.tolerance) + doubt:
                 self._refit(plan.step, mode, middle)
 
     def _refit(self, step: int, mode: StepMode, drift: float) -> None:
@@ -100,3 +101,10 @@ class CostRefitter:
         )
         for listener in self.listeners:
             listener(refit)
+
+
+def _median_error(values: list[float], median: float) -> float:
+    """Standard error of a median, from the median absolute deviation: 1.4826 makes a standard deviation of it and
+    sqrt(pi / 2) the error of a median of a mean's, both for normal values."""
+    deviation = 1.4826 * statistics.median(abs(value - median) for value in values)
+    return math.sqrt(math.pi / 2.0) * deviation / math.sqrt(len(values))
