@@ -138,13 +138,21 @@ def _rules(view: StepView) -> list[str]:
             sentences.append(f"Every decode verifies its first {counted(composition.depth, 'draft')}: one K per step.")
         yielded = candidates.num_drafts - composition.num_verify_rows
         if yielded > 0 and decisions.drafts is not None:
-            by = "by their chances of being accepted" if decisions.survivals is not None else "turn by turn"
-            sentences.append(f"{counted(yielded, 'draft')} gave up their rows; the rest was shared out {by}.")
+            sentences.append(_yielded(view, yielded))
     if view.scheduler.costs is None and config.draft_budget == "separate":
         sentences.append(
             "There is no cost table: prompts run as soon as they can, and every draft that fits is verified."
         )
     return sentences
+
+
+def _yielded(view: StepView, count: int) -> str:
+    """Why drafts at hand are not verified, and by what rule the others were chosen."""
+    drafts = f"{counted(count, 'draft')} {'is' if count == 1 else 'are'} not verified"
+    by = "by their chances of being accepted" if view.decisions.survivals is not None else "turn by turn"
+    if view.scheduler.costs is not None and view.plan.num_target_rows < view.scheduler.config.max_num_batched_tokens:
+        return f"{drafts} though rows are free: that would take more time than it is worth. Chosen {by}."
+    return f"{drafts}: they gave up their rows. The others were chosen {by}."
 
 
 def _drafter(view: StepView) -> list[str]:

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `slipstream explain`."""
     parser.add_argument("recording", metavar="RECORDING", help="a file that --record wrote")
     parser.add_argument("--step", required=True, metavar="N", help="number of a step, from 0 on, or last")
-    parser.add_argument("--request", metavar="ID", help="only this request")
+    parser.add_argument("--request", metavar="ID", help="only this request, or those whose ids begin so")
 
 
 def shortened(notes: Sequence[RequestNote]) -> list[RequestNote]:
@@ -29,6 +29,14 @@ def shortened(notes: Sequence[RequestNote]) -> list[RequestNote]:
             same = [same[0], dataclasses.replace(same[1], request_id="…", state=f"{len(same) - 2} more"), same[-1]]
         kept += same
     return kept
+
+
+def names_length(names: Sequence[str], least: int = 12) -> int:
+    """How many first characters tell all names apart."""
+    length = least
+    while len({name[:length] for name in names}) < len(set(names)):
+        length += 1
+    return length
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     explanation = explain_step(recording, step)
     notes = explanation.requests
     if args.request is not None:
-        notes = [note for note in notes if note.request_id == args.request]
+        notes = [note for note in notes if note.request_id.startswith(args.request)]
         if not notes:
             known = ", ".join(note.request_id for note in explanation.requests[:20])
             more = ", …" if len(explanation.requests) > 20 else ""
@@ -61,9 +69,11 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"* {sentence}", highlight=False, markup=False, soft_wrap=True)
     table = Table(header_style="bold")
     table.add_column("request", no_wrap=True)
+    length = names_length([note.request_id for note in notes])
     for column in ("before", "got", "why"):
         table.add_column(column)
     for note in shortened(notes):
-        table.add_row(*map(Text, (note.request_id, note.state, note.got, note.why)))
+        name = note.request_id if len(note.request_id) <= length + 1 else note.request_id[:length] + "…"
+        table.add_row(*map(Text, (name, note.state, note.got, note.why)))
     console.print(table)
     return 0

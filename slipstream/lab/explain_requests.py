@@ -114,7 +114,9 @@ def _verified(view: StepView, entry: ScheduledRequest, before: Before) -> str:
     if not at_hand:
         if before.num_drafts and before.draft_handle >= 0:
             return "A step went by without it, so its drafts are no longer used."
-        return "No drafts at hand: it did not draft in the last step, or the drafter found none."
+        if before.draft_handle == view.plan.step - 1 and before.draft_handle >= 0:
+            return "No drafts at hand: the drafter found none in the last step."
+        return "No drafts at hand: it was not to draft in the last step."
     end = before.request.max_total_tokens
     useful = min(at_hand, before.room - 1, end - before.start - 1)
     bound = " at most" if before.in_flight_emits else ""

@@ -48,6 +48,10 @@ def changed(header: Header, assignments: Sequence[str]) -> Change:
     if header.settings is None or header.facts is None:
         raise SettingError("the recording holds no settings that could be changed; it was not made by a command")
     settings, cost_table = header.settings, None
+    if settings.speculative is not None and settings.speculative.acceptance_length is not None:
+        # Forced acceptance plays no part, the recorded one does; 1 fits every K.
+        free = dataclasses.replace(settings.speculative, acceptance_length=1.0)
+        settings = dataclasses.replace(settings, speculative=free)
     names = []
     for text in assignments:
         name, equals, value = text.partition("=")

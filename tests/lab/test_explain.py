@@ -10,7 +10,7 @@ from driver import drive, make_config, make_request
 from slipstream.cli import main
 from slipstream.config import SchedulerConfig, SettingError
 from slipstream.lab.explain import StepExplanation, explain_step, resolve_step
-from slipstream.lab.explain_command import shortened
+from slipstream.lab.explain_command import names_length, shortened
 from slipstream.lab.explain_requests import RequestNote
 from slipstream.request import Request
 from slipstream.scheduler.cost_table import CostTable, Provenance
@@ -89,7 +89,7 @@ def test_drafts_that_yield_to_prompts(tmp_path: Path) -> None:
     steps = explained(record(tmp_path, config, requests(8, 30, 40)))
     sentences = "\n".join(sentence for step in steps for sentence in step.sentences)
     assert "Prompts are promised min_prefill_tokens = 8" in sentences
-    assert "gave up their rows; the rest was shared out turn by turn" in sentences
+    assert "they gave up their rows. The others were chosen turn by turn" in sentences
     assert "as rows were given in turn" in whys(steps, "decoding")
 
 
@@ -136,11 +136,13 @@ def test_held_back_prompts_and_predicted_costs(tmp_path: Path) -> None:
     """A burst waits for a step's worth of prompt; the rule's own words are repeated."""
     grid = Grid((1.0, 64.0), (0.0,), ((5.0,), (9.0,)))
     costs = CostTable(Provenance("m", "m"), {StepMode.EAGER: grid})
-    config = make_config(max_num_seqs=4, max_num_batched_tokens=64, composition="burst", max_prompt_wait_s=5.0)
-    waiting = [make_request(f"r{n}", [n] * 12, 30, arrival_time=float(n > 1)) for n in range(4)]
+    config = make_config(max_num_seqs=2, max_num_batched_tokens=64, composition="burst", max_prompt_wait_s=5.0)
+    waiting = [make_request(f"r{n}", [n] * 12, 10 + 15 * n) for n in range(4)]
     recording = record(tmp_path, config, waiting, costs=costs)
     steps = explained(recording)
     assert "Predicted by cost table version 0:" in "\n".join(steps[1].sentences)
+    held = [step for step in steps if "Prompts were held back in this step" in whys([step], "waiting")]
+    assert held and all("--composition burst" in "\n".join(step.sentences) for step in held)
 
 
 def test_steps_that_are_not_there(tmp_path: Path) -> None:
@@ -155,6 +157,11 @@ def test_long_queues_are_shortened() -> None:
     notes = [RequestNote(f"r{n}", "waiting", "nothing", "No seat.") for n in range(9)]
     short = shortened([RequestNote("a", "decoding", "1 anchor", "x"), *notes])
     assert [note.request_id for note in short] == ["a", "r0", "…", "r8"] and short[2].state == "7 more"
+
+
+def test_long_names_are_cut_where_they_differ() -> None:
+    assert names_length(["a", "b"]) == 12
+    assert names_length(["chatcmpl-12345/0#0", "chatcmpl-12345/0#1"]) == 18
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
