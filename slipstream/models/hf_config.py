@@ -33,7 +33,7 @@ def hf_config(values: Mapping[str, Any], generation: Mapping[str, Any]) -> Decod
     hidden_size, num_heads = get_int(values, "hidden_size"), get_int(values, "num_attention_heads")
     if not 1 <= num_heads <= hidden_size:
         raise ModelLoadError(f"num_attention_heads must be between 1 and hidden_size, got {num_heads}")
-    rope = _rope_values(values)
+    rope_theta, rope_scaling = rope_settings(values, max_position)
     eos = "eos_token_id"
     return DecoderConfig(
         architecture=architecture,
@@ -45,8 +45,8 @@ def hf_config(values: Mapping[str, Any], generation: Mapping[str, Any]) -> Decod
         num_kv_heads=get_int(values, "num_key_value_heads", num_heads),
         head_dim=get_int(values, "head_dim", 128 if architecture == "qwen3" else hidden_size // num_heads),
         rms_norm_eps=get_float(values, "rms_norm_eps", 1e-6),
-        rope_theta=get_float(rope, "rope_theta", get_float(values, "rope_theta", 10000.0)),
-        rope_scaling=_rope_scaling(rope, max_position),
+        rope_theta=rope_theta,
+        rope_scaling=rope_scaling,
         max_position=max_position,
         tie_word_embeddings=get_bool(values, "tie_word_embeddings", False),
         qk_norm=architecture == "qwen3",
@@ -90,6 +90,13 @@ def _refuse_sliding_window(values: Mapping[str, Any], architecture: str, num_lay
     in_use = get_bool(values, "use_sliding_window", architecture == "llama")
     if in_use and kinds is None and get_int(values, "max_window_layers", 0) < num_layers:
         raise ModelLoadError(f"sliding window attention is not supported (sliding_window {window})")
+
+
+def rope_settings(values: Mapping[str, Any], max_position: int) -> tuple[float, RopeScaling]:
+    """Base frequency and scaling of the rotary positions. Raises ModelLoadError for kinds that are not supported."""
+    rope = _rope_values(values)
+    theta = get_float(rope, "rope_theta", get_float(values, "rope_theta", 10000.0))
+    return theta, _rope_scaling(rope, max_position)
 
 
 def _rope_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
