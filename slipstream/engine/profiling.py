@@ -154,7 +154,6 @@ class CostProfiler:
             *self._draft.values(),
             *self._host.values(),
         ]
-        self._s_per_size = 0.0  # the most so far
 
     def run(
         self, seconds: float, *, rounds: int = MAX_ROUNDS, on_progress: Callable[[float], None] | None = None
@@ -169,10 +168,7 @@ class CostProfiler:
                 passed = self._clock() - begin
                 if on_progress is not None:
                     on_progress(max(passed / seconds, (number + place / len(quantities)) / rounds))
-                # The first time warms up, so it is done twice.
-                first = 2 * SLACK * self._s_per_size * quantity.size
-                expected = first if quantity.wall_s is None else quantity.wall_s
-                if passed + expected > seconds:
+                if passed + self._expected_s(quantity) > seconds:
                     continue
                 self._time(quantity)
         self._probe.close()
@@ -196,13 +192,21 @@ class CostProfiler:
             len(counts) - len(timed),
         )
 
+    def _expected_s(self, quantity: _Quantity) -> float:
+        """What it took, or is likely to take by what others of its size took; the smaller, the more of it is overhead.
+        The first time warms up, so it is done twice."""
+        if quantity.wall_s is not None:
+            return quantity.wall_s
+        rates = [(other.size, other.wall_s / other.size) for other in self._quantities if other.wall_s is not None]
+        alike = [rate for size, rate in rates if size >= quantity.size / 2] or [rate for _, rate in rates]
+        return 2 * SLACK * quantity.size * max(alike, default=0.0)
+
     def _time(self, quantity: _Quantity) -> None:
         if quantity.wall_s is None:
             quantity.measure()
         begin = self._clock()
         quantity.ms.append(quantity.measure())
         quantity.wall_s = self._clock() - begin
-        self._s_per_size = max(self._s_per_size, quantity.wall_s / quantity.size)
 
     def _host_ms(self, config: SchedulerConfig, num_requests: int) -> float:
         return self._probe.host_ms(Scheduler(config), num_requests)
