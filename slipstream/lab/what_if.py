@@ -140,6 +140,10 @@ def outcome_of(
         + (" (in a closed loop: when a place is free)." if _is_closed(recording) else "."),
         "The whole workload is run again, from its first request on.",
     ]
+    if change.settings.scheduler.commit_lag != header.commit_lag:
+        assumptions.append(
+            f"The host's part of a step is what it was at commit lag {header.commit_lag}, overlapped or not."
+        )
     return Outcome(
         recorded=summarize(recorded_run(parts, steps, running_by_step(recording))),
         modelled=model(header.config, believed, header.commit_lag),

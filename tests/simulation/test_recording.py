@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from driver import drive, make_config, make_request
 
+from slipstream.cli import main
 from slipstream.config import SettingError
 from slipstream.request import Request
 from slipstream.scheduler.layouts import LAYOUTS
@@ -152,6 +153,31 @@ def test_where_it_cannot_be_written_is_said_before_the_run(tmp_path: Path) -> No
     with pytest.raises(SettingError, match="no directory"):
         RecordTo(tmp_path / "no" / "run.jsonl.gz").check()
     assert RecordTo(Path("a/run.jsonl.gz")).named("x/y=1").path == Path("a/run.x-y-1.jsonl.gz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serve", "--record", "/no/such/folder/run.jsonl.gz"], "there is no directory"),
+        (["bench", "--record-text"], "give --record FILE too"),
+        (["bench", "--record", "/no/such/folder/run.jsonl.gz", "--scripted"], "there is no directory"),
+        (
+            ["bench", "--base-url", "http://127.0.0.1:1", "--record", "run.jsonl.gz"],
+            "--record is for an engine in this",
+        ),
+        (["compare", "--record", "/", "--scripted"], "is a directory"),
+    ],
+)
+def test_the_flags_are_refused_before_anything_is_loaded(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_requests_and_the_fate_of_their_drafts_are_read_back(tmp_path: Path) -> None:
