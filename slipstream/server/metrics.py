@@ -198,6 +198,9 @@ class EngineCollector(Collector):
         yield self._counter(
             "slipstream:stale_results", "Results of requests that had ended or restarted.", statistics.num_stale_results
         )
+        if scheduler.costs is not None:
+            version = scheduler.costs.version
+            yield self._gauge("slipstream:cost_table_version", "Of the table in use; grows with each refit.", version)
         build = InfoMetricFamily("slipstream:build", "Version.")
         build.add_metric([], {"version": __version__})
         yield build

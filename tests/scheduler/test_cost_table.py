@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -191,3 +192,10 @@ def test_a_bad_file_is_refused_and_the_place_is_named(path: str, new: object, me
     put(value, path, new)
     with pytest.raises(SettingError, match=re.escape(message)):
         cost_table_from_json(value)
+
+
+def test_the_documented_example_is_a_table() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cost-tables.md").read_text(encoding="utf-8")
+    example = text.split("```json\n")[1].split("```")[0]
+    table = cost_table_from_json(json.loads(example))
+    assert table.target_ms(StepShape(65)) == 9.0
