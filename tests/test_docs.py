@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from models.tiny_models import write_tiny_hf_model
 
-from slipstream.cli import build_parser
+from slipstream.cli import LAB_COMMANDS, build_parser
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -51,7 +51,7 @@ def test_the_documents_show_commands() -> None:
 @pytest.mark.parametrize(("document", "command"), SLIPSTREAM)
 def test_A6_every_slipstream_command_is_understood(document: str, command: str) -> None:
     arguments = shlex.split(command)[1:]
-    if len(arguments) == 1 and arguments[0] in ("serve", "bench", "compare", "generate"):
+    if len(arguments) == 1 and arguments[0] in ("serve", "bench", "compare", "generate", *LAB_COMMANDS):
         return  # the bare name of a command, in prose
     if arguments[-1] == "--help":
         with pytest.raises(SystemExit) as ended:
@@ -108,5 +108,5 @@ def test_files_named_in_the_documents_exist() -> None:
         text = document.read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#:]+)\)", text):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
-        for path in re.findall(r"`((?:slipstream|tests|docs|benchmarks)/[\w/.-]+\.\w+)`", text):
+        for path in re.findall(r"`((?:slipstream|tests|docs|benchmarks|scenarios)/[\w/.-]+\.\w+)`", text):
             assert (ROOT / path).exists(), f"{document.name} names {path}"

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -95,14 +96,13 @@ def map_cases(
             yield result
 
 
-class _garbage_left_alone:
-    """No garbage collection inside: a run makes millions of objects and no cycles, and looking for some is a third of
-    its time."""
-
-    def __enter__(self) -> None:
-        self._was_on = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        if self._was_on:
+@contextmanager
+def _garbage_left_alone() -> Iterator[None]:
+    """No garbage collection inside: a run makes millions of objects and no cycles, and looking for some takes time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
             gc.enable()
