@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
     from slipstream.config import SettingError
     from slipstream.lab.explain import explain_step, resolve_step
-    from slipstream.simulation.recording import read_recording
+    from slipstream.simulation.recording_reader import read_recording
 
     recording = read_recording(Path(args.recording))
     step = resolve_step(recording, args.step)

@@ -52,6 +52,10 @@ class _Planner:
     rule: VerificationPlanner
     decisions: Decisions
 
+    @property
+    def reason(self) -> str:
+        return self.rule.reason
+
     def offer(self, survivals: Survivals) -> VerifyOffer:
         return self.rule.offer(survivals)
 

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from slipstream.config import SettingError
     from slipstream.lab import what_if
     from slipstream.simulation.recorded_requests import recorded_parts
-    from slipstream.simulation.recording import read_recording
+    from slipstream.simulation.recording_reader import read_recording
     from slipstream.simulation.replay import first_divergence
 
     recording = read_recording(Path(args.recording))

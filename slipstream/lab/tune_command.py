@@ -118,7 +118,7 @@ def _subject(args: argparse.Namespace) -> Subject:
         if given:
             raise SettingError(f"{flag} belongs to scenarios; {args.source} is taken for a recording (no .toml)")
     from slipstream.lab.tune_recording import recording_subject
-    from slipstream.simulation.recording import read_recording
+    from slipstream.simulation.recording_reader import read_recording
 
     return recording_subject(read_recording(Path(args.source)))
 

@@ -20,7 +20,8 @@ from slipstream.scheduler.protocol import StepMode
 from slipstream.simulation.drafters import oracle, predict_with
 from slipstream.simulation.record_to import RecordTo
 from slipstream.simulation.recorder import RecordedScheduler, Recorder
-from slipstream.simulation.recording import Planned, Recording, read_recording
+from slipstream.simulation.recording import Planned, Recording
+from slipstream.simulation.recording_reader import read_recording
 from slipstream.simulation.scripted import HashedLogits, ScriptedExecutor
 
 LOGITS = HashedLogits(16, seed=3, window=1, scale=2.0)

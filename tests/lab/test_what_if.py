@@ -18,7 +18,8 @@ from slipstream.scheduler.cost_table import CostTable, Provenance
 from slipstream.scheduler.interpolation import Grid
 from slipstream.scheduler.protocol import StepMode, StepPlan, StepResult
 from slipstream.simulation.recorded_requests import recorded_parts
-from slipstream.simulation.recording import Committed, Planned, Recording, read_recording
+from slipstream.simulation.recording import Committed, Planned, Recording
+from slipstream.simulation.recording_reader import read_recording
 from slipstream.simulation.replay import first_divergence
 from slipstream.simulation.trace_acceptance import TraceAcceptance
 

@@ -13,12 +13,14 @@ from slipstream.cli import main
 from slipstream.config import SettingError
 from slipstream.request import Request
 from slipstream.scheduler.layouts import LAYOUTS
-from slipstream.simulation import recorder as recorder_module
+from slipstream.simulation import recording_file
 from slipstream.simulation.drafters import oracle, predict_with
 from slipstream.simulation.record_to import RecordTo
 from slipstream.simulation.recorded_requests import recorded_parts
-from slipstream.simulation.recorder import RecordedScheduler, Recorder, RecordingFile
-from slipstream.simulation.recording import Added, Committed, Planned, read_recording
+from slipstream.simulation.recorder import RecordedScheduler, Recorder
+from slipstream.simulation.recording import Added, Committed, Planned
+from slipstream.simulation.recording_file import RecordingFile
+from slipstream.simulation.recording_reader import read_recording
 from slipstream.simulation.replay import Replay, first_divergence
 from slipstream.simulation.scripted import HashedLogits, ScriptedExecutor
 from slipstream.simulation.trace_acceptance import TraceAcceptance
@@ -107,7 +109,7 @@ def test_a_cut_recording_is_read_as_far_as_it_goes(tmp_path: Path, name: str) ->
 
 def test_a_crash_leaves_what_was_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing closes the file; what stands in it is whole steps, at most FLUSH_S old."""
-    monkeypatch.setattr(recorder_module, "FLUSH_S", 0.0)
+    monkeypatch.setattr(recording_file, "FLUSH_S", 0.0)
     record(tmp_path / "run.jsonl.gz", three_requests(), close=False)
     recording = read_recording(tmp_path / "run.jsonl.gz")
     assert recording.is_cut and recording.num_steps > 3
@@ -116,8 +118,8 @@ def test_a_crash_leaves_what_was_flushed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_memory_of_the_writer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module, "FLUSH_S", 1e9)
-    monkeypatch.setattr(recorder_module, "FLUSH_BYTES", 100)
+    monkeypatch.setattr(recording_file, "FLUSH_S", 1e9)
+    monkeypatch.setattr(recording_file, "FLUSH_BYTES", 100)
     file = RecordingFile(tmp_path / "run.jsonl")
     file.append("x" * 60)
     assert not (tmp_path / "run.jsonl").read_bytes()

@@ -33,8 +33,8 @@ from slipstream.simulation.recording import (
     RecordedEvent,
     Recording,
     canonical,
-    read_recording,
 )
+from slipstream.simulation.recording_reader import read_recording
 from slipstream.simulation.replay import Replay, check_hashes, first_divergence, hashes_for
 from slipstream.simulation.scripted import HashedLogits, ScriptedExecutor
 
