@@ -90,6 +90,7 @@ class Decoder:
     Attributes:
         dtype, device: of weights and of every tensor made here.
         num_positions: rows must lie at positions below this.
+        source_fingerprint: of the weights as they are stored (models/fingerprint.py); None where it was not taken.
     """
 
     def __init__(
@@ -100,10 +101,12 @@ class Decoder:
         kernels: RowKernels,
         attention: AttentionBackend,
         num_positions: int | None = None,
+        source_fingerprint: str | None = None,
     ) -> None:
         self.config = config
         self.kernels = kernels
         self.attention = attention
+        self.source_fingerprint = source_fingerprint
         self._embedding = weights["model.embed_tokens.weight"]
         self.dtype, self.device = self._embedding.dtype, self._embedding.device
         self._layers = [LayerWeights.from_named(config, weights, i) for i in range(config.num_layers)]
@@ -201,7 +204,11 @@ class Decoder:
         x.add_(kernels.linear(activated, weights.down))
 
     @torch.inference_mode()
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """Chosen rows of `DecoderOutput.hidden` as the output projection takes them, [M, hidden]."""
+        return self.kernels.rms_norm(hidden, self._final_norm, self.config.rms_norm_eps)
+
+    @torch.inference_mode()
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Final norm and output projection of chosen rows of `DecoderOutput.hidden`: [M, hidden] to [M, vocabulary]."""
-        normed = self.kernels.rms_norm(hidden, self._final_norm, self.config.rms_norm_eps)
-        return self.kernels.linear(normed, self._head)
+        return self.kernels.linear(self.final_norm(hidden), self._head)

@@ -55,14 +55,19 @@ class MarkovHead(nn.Module):
         weight = self.markov_w2.weight if self._packed_w2 is None else self._packed_w2
         return self.kernels.linear(features, weight)
 
-    def teacher_forced(self, previous: Tensor, hidden: Tensor) -> Tensor:
-        """Biases of whole blocks whose tokens are known: previous [N, K], hidden [N, K, d] to [N, K, V_d]."""
+    def teacher_forced_features(self, previous: Tensor, hidden: Tensor) -> Tensor:
+        """What `bias` takes, of whole blocks whose tokens are known: previous [N, K], hidden [N, K, d] to [N, K, r]."""
         embedded = self.embed(previous)
         state, features = self.start(embedded[:, 0]), []
         for k in range(previous.shape[1]):
             feature, state = self.step(embedded[:, k], hidden[:, k], state)
             features.append(feature)
-        return self.bias(torch.stack(features, dim=1).flatten(0, 1)).view(*previous.shape, -1)
+        return torch.stack(features, dim=1)
+
+    def teacher_forced(self, previous: Tensor, hidden: Tensor) -> Tensor:
+        """Biases of the same blocks: [N, K, V_d]."""
+        features = self.teacher_forced_features(previous, hidden)
+        return self.bias(features.flatten(0, 1)).view(*previous.shape, -1)
 
 
 class GatedMarkovHead(MarkovHead):

@@ -1,0 +1,186 @@
+"""A training run from dialogues to a drafter in a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from slipstream.config import SettingError
+from slipstream.kernels.packing import plain_weight
+from slipstream.speculation.drafter_config import DrafterConfig, TargetIdentity
+from slipstream.speculation.drafter_model import DrafterModel
+from slipstream.speculation.formats.checkpoint import write_drafter
+from slipstream.training.batches import BatchMaker
+from slipstream.training.block_pass import BlockPass
+from slipstream.training.corpus import Dialogue, split_held_out
+from slipstream.training.draft_vocabulary import answer_counts, coverage, most_frequent
+from slipstream.training.drafter_shape import choose_mask_token, drafter_config
+from slipstream.training.initial_weights import copy_target_layers, fill_random
+from slipstream.training.run_state import RunFile
+from slipstream.training.settings import Recipe
+from slipstream.training.state_cache import StateCache
+from slipstream.training.target import TrainingTarget
+from slipstream.training.target_states import FreshStates, StateSource, TargetReader
+from slipstream.training.trainer import Trainer
+
+EXPORT_TYPE = torch.bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Whom a run tells how far it is: (stage, done, of how many)."""
+
+    report: Callable[[str, int, int], None] = lambda stage, done, total: None
+
+
+class TrainRun:
+    """Everything between dialogues and a trainer.
+
+    Args:
+        folder: of the run: target states, run state, drafter.
+        identity: of the target, for the checkpoint.
+
+    Attributes:
+        config: of the drafter. trainer: goes on where the run was ended.
+        coverage: share of answer tokens in the draft vocabulary.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        target: TrainingTarget,
+        identity: TargetIdentity,
+        dialogues: Sequence[Dialogue],
+        progress: Progress,
+    ) -> None:
+        self.folder = folder
+        self.recipe = recipe
+        settings = recipe.train
+        dialogues = [_cut(dialogue, settings.max_context) for dialogue in dialogues]
+        train, held_out = split_held_out(dialogues, settings.held_out_every)
+        if not train:
+            raise SettingError(f"{len(dialogues)} dialogues leave none to train on; make more, at least 2")
+        vocab_size = target.decoder.config.vocab_size
+        counts = answer_counts(train, vocab_size)
+        self.config = self._config(target, identity, dialogues)
+        draft_ids = most_frequent(counts, self.config.draft_vocab_size)
+        self.coverage = coverage(answer_counts(held_out, vocab_size), draft_ids)
+        model = self._model(target, draft_ids)
+        source = self._states(target, [*train, *held_out], progress)
+        head = plain_weight(target.decoder.head)[model.target_ids]
+        rotary = model.make_rotary(max(map(len, dialogues)) + self.config.block_size)
+        device = target.decoder.device
+
+        def batches(part: Sequence[Dialogue], first: int) -> BatchMaker:
+            numbers = range(first, first + len(part))
+            anchors = settings.num_anchors
+            return BatchMaker(self.config, part, numbers, source, num_anchors=anchors, device=device)
+
+        self.trainer = Trainer(
+            BlockPass(model, head, rotary, settings.loss, target.compute),
+            batches(train, 0),
+            batches(held_out, len(train)),
+            settings,
+            RunFile(folder / "run.pt", self._identity(dialogues)),
+        )
+
+    def export(self) -> Path:
+        """Write the drafter as it is now; returns its folder."""
+        folder = self.folder / "drafter"
+        trainer = self.trainer
+        last = trainer.history.held_out[-1] if trainer.history.held_out else None
+        record = {**self.config.training, "steps": trainer.step, "held_out": last}
+        config = dataclasses.replace(self.config, training=record)
+        tensors = {
+            name: values.to(EXPORT_TYPE) if values.is_floating_point() else values
+            for name, values in trainer.block_pass.model.state_dict().items()
+        }
+        write_drafter(folder, config, tensors)
+        return folder
+
+    def _config(
+        self, target: TrainingTarget, identity: TargetIdentity, dialogues: Sequence[Dialogue]
+    ) -> DrafterConfig:
+        shape, config, tokenizer = self.recipe.drafter, target.decoder.config, target.source.tokenizer
+        everything = np.concatenate([dialogue.token_ids for dialogue in dialogues])
+        counts = np.bincount(everything, minlength=config.vocab_size)
+        eos = {*config.eos_token_ids, *tokenizer.eos_token_ids}
+        mask = choose_mask_token(shape, tokenizer, counts, eos)
+        record = {
+            "recipe": _plain(dataclasses.asdict(self.recipe)),
+            "num_dialogues": len(dialogues),
+            "num_tokens": len(everything),
+            "num_answer_tokens": int(sum(dialogue.is_answer.sum() for dialogue in dialogues)),
+        }
+        return drafter_config(shape, config, identity, mask, record)
+
+    def _model(self, target: TrainingTarget, draft_ids: np.typing.NDArray[np.int64]) -> DrafterModel:
+        model = DrafterModel(self.config)
+        fill_random(model, self.recipe.train.seed)
+        if self.config.has_reduced_vocabulary:
+            ids = torch.from_numpy(draft_ids)
+            model.d2t.copy_(ids - torch.arange(len(ids)))
+        if self.recipe.drafter.from_layers:
+            copy_target_layers(model, target.weights, self.recipe.drafter.from_layers)
+        model.to(target.decoder.device)
+        model.bind_target(target.decoder.embedding, target.decoder.head)
+        return model
+
+    def _states(self, target: TrainingTarget, dialogues: Sequence[Dialogue], progress: Progress) -> StateSource:
+        reader = TargetReader(target.decoder, self.config.target_layer_ids)
+        if not self.recipe.train.state_cache:
+            return FreshStates(reader, dialogues)
+        identity = {
+            "target": dataclasses.asdict(self.config.target),
+            "layers": list(self.config.target_layer_ids),
+            "dtype": str(target.compute),
+            "dialogues": digest(dialogues),
+        }
+        cache = StateCache(self.folder / "states", dialogues, reader, _plain(identity))
+        total = len(dialogues)
+        progress.report(f"Target states, {cache.num_bytes / 1e9:.2f} GB", cache.num_done, total)
+        cache.fill(lambda done: progress.report(f"Target states, {cache.num_bytes / 1e9:.2f} GB", done, total))
+        return cache
+
+    def _identity(self, dialogues: Sequence[Dialogue]) -> dict[str, Any]:
+        """Everything the weights depend on; how often the run is measured and saved is not part of it."""
+        train = dataclasses.asdict(self.recipe.train)
+        for name in ("evaluate_every", "checkpoint_every", "state_cache"):
+            train.pop(name)
+        return {
+            "train": _plain(train),
+            "drafter": _plain(dataclasses.asdict(self.recipe.drafter)),
+            "target": _plain(dataclasses.asdict(self.config.target)),
+            "dialogues": digest(dialogues),
+        }
+
+
+def digest(dialogues: Sequence[Dialogue]) -> str:
+    """A fingerprint of dialogues: ids, which are answers, and order."""
+    found = hashlib.sha256()
+    for dialogue in dialogues:
+        found.update(len(dialogue).to_bytes(4, "little"))
+        found.update(dialogue.token_ids.astype("<i4").tobytes())
+        found.update(np.packbits(dialogue.is_answer).tobytes())
+    return found.hexdigest()
+
+
+def _cut(dialogue: Dialogue, length: int) -> Dialogue:
+    return dataclasses.replace(
+        dialogue, token_ids=dialogue.token_ids[:length], is_answer=dialogue.is_answer[:length]
+    )
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back: tuples as lists, keys as text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
