@@ -311,7 +311,7 @@ def _settings_line(settings: Settings) -> str:
     scheduler, speculative = settings.scheduler, settings.speculative
     parts = [f"B = {scheduler.max_num_batched_tokens}", f"S = {scheduler.max_num_seqs}"]
     if speculative is not None:
-        parts += [f"K = {speculative.num_speculative_tokens}", speculative.method]
+        parts += [f"K = {speculative.num_drafts}", speculative.method]
         if speculative.method == "forced":
             parts[-1] += f" {speculative.acceptance_length:g} with the {speculative.layout} layout"
     return ", ".join(parts)

@@ -41,9 +41,9 @@ def check_forced(speculative: SpeculativeSettings) -> tuple[DraftLayout, float]:
     if speculative.acceptance_length is None:
         raise SettingError(
             "--speculative-config: forced needs acceptance_length, the mean tokens per step, "
-            f"between 1 and {speculative.num_speculative_tokens + 1}"
+            f"between 1 and {speculative.num_drafts + 1}"
         )
-    return layout, conditional_acceptance(speculative.acceptance_length, speculative.num_speculative_tokens)
+    return layout, conditional_acceptance(speculative.acceptance_length, speculative.num_drafts)
 
 
 @dataclass(frozen=True, slots=True)

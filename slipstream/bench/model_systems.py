@@ -22,12 +22,12 @@ from slipstream.engine.build import model_facts
 from slipstream.engine.cost_tables import measured_costs, measured_here, stated_costs
 from slipstream.engine.profiling import CostProfiler
 from slipstream.engine.step_probe import StepProbe
-from slipstream.execution.build import build_decoder
+from slipstream.execution.build import build_decoder, executor_around
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.decoder import Decoder
 from slipstream.models.loading import open_model
 from slipstream.scheduler.cost_table import CostTable, Provenance
-from slipstream.scheduler.layouts import layout_for
+from slipstream.scheduler.layouts import NO_LAYOUT
 from slipstream.simulation.record_to import RecordTo
 from slipstream.simulation.recorder import scheduler_with
 
@@ -73,12 +73,12 @@ class ModelFactory:
         check_settings(settings)
         decoder = self._decoder()
         drafter = chosen_drafter(settings, texts, self.vocab_size, luck_seed)
-        layout = layout_for(settings.speculative)
-        facts = model_facts(self._source, settings, decoder.device)
-        config = resolve_settings(settings, facts, layout).scheduler
-        executor = TorchExecutor(
-            decoder, num_kv_blocks=config.num_kv_blocks, block_size=config.block_size, drafter=drafter
-        )
+        if drafter is not None:
+            drafter.check_target(self._source)
+            settings = replace(settings, speculative=drafter.settings)
+        facts = model_facts(self._source, settings, decoder.device, drafter)
+        config = resolve_settings(settings, facts, NO_LAYOUT if drafter is None else drafter.layout).scheduler
+        executor = executor_around(decoder, config.num_kv_blocks, config.block_size, drafter)
         recording = recorder_for(record, config, self._source.name, settings, facts)
         return recorded(
             scheduler_with(recording, config, costs=self._costs(settings.scheduler, config, executor)),
@@ -96,8 +96,11 @@ class ModelFactory:
 
     def config(self, settings: Settings) -> SchedulerConfig:
         """What the scheduler of such a system is built from."""
-        facts = model_facts(self._source, settings, self._decoder().device)
-        return resolve_settings(settings, facts, layout_for(settings.speculative)).scheduler
+        drafter = chosen_drafter(settings, {}, self.vocab_size, 0)
+        if drafter is not None:
+            settings = replace(settings, speculative=drafter.settings)
+        facts = model_facts(self._source, settings, self._decoder().device, drafter)
+        return resolve_settings(settings, facts, NO_LAYOUT if drafter is None else drafter.layout).scheduler
 
     @property
     def provenance(self) -> Provenance:

@@ -23,13 +23,15 @@ from slipstream.config import (
 from slipstream.engine.cost_table_files import read_cost_table
 from slipstream.engine.engine import Engine
 from slipstream.scheduler.cost_table import CostTable
-from slipstream.scheduler.layouts import layout_for
-from slipstream.scheduler.protocol import Drafter, Executor
+from slipstream.scheduler.layouts import NO_LAYOUT
+from slipstream.scheduler.protocol import Executor
 from slipstream.scheduler.scheduler import Scheduler
 from slipstream.simulation.record_to import RecordTo
 from slipstream.simulation.recorder import Recorder, scheduler_with
 from slipstream.simulation.scripted import HashedLogits, ScriptedExecutor
-from slipstream.speculation.registry import build_drafter
+from slipstream.speculation.registry import open_drafter
+from slipstream.speculation.serving import DrafterSource
+from slipstream.speculation.sources import PlainSource
 
 _CLOCK = time.perf_counter
 SCRIPTED_VOCAB = 256
@@ -106,10 +108,16 @@ def recorded(
     return System(engine, recorder, recording)
 
 
-def chosen_drafter(settings: Settings, texts: KnownTexts, vocab_size: int, luck_seed: int) -> Drafter | None:
-    """The drafter that settings name, the forced one included, which only works offline. Raises SettingError."""
+def chosen_drafter(settings: Settings, texts: KnownTexts, vocab_size: int, luck_seed: int) -> DrafterSource | None:
+    """The drafter that settings name, the forced one included, which only works offline.
+
+    Raises:
+        SettingError, ModelLoadError: as `open_drafter`.
+    """
     forced = forced_drafter(settings, texts, vocab_size, luck_seed)
-    return build_drafter(settings.speculative) if forced is None else forced
+    if forced is not None and settings.speculative is not None:
+        return PlainSource(settings.speculative, forced)
+    return open_drafter(settings.speculative)
 
 
 class ScriptedFactory:
@@ -133,14 +141,14 @@ class ScriptedFactory:
         """See SystemFactory."""
         check_settings(settings)
         drafter = chosen_drafter(settings, texts, self.vocab_size, luck_seed)
-        layout = layout_for(settings.speculative)
+        layout = NO_LAYOUT if drafter is None else drafter.layout
         facts = ModelFacts(SCRIPTED_MAX_LEN, kv_bytes_per_token=8)
         config = resolve_settings(settings, facts, layout).scheduler
         executor = ScriptedExecutor(
             HashedLogits(self.vocab_size),
             num_kv_blocks=config.num_kv_blocks,
             block_size=config.block_size,
-            drafter=drafter,
+            drafter=None if drafter is None else drafter.build(None).drafter,
             max_model_len=config.max_model_len,
         )
         recording = recorder_for(record, config, self.description, settings, facts)

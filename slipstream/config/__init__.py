@@ -14,6 +14,7 @@ from slipstream.config.resolution import (
     resolve_settings,
 )
 from slipstream.config.settings import (
+    BLOCK_DRAFTERS,
     COMPOSITIONS,
     DRAFT_BUDGETS,
     DTYPES,
@@ -33,6 +34,7 @@ from slipstream.config.settings import (
 )
 
 __all__ = [
+    "BLOCK_DRAFTERS",
     "COMPOSITIONS",
     "DEVICE_DEFAULTS",
     "DRAFT_BUDGETS",

@@ -11,8 +11,10 @@ from typing import Any
 
 from slipstream.config.draft_schedule import check_draft_schedule
 from slipstream.config.settings import (
+    BLOCK_DRAFTERS,
     COMPOSITIONS,
     DRAFT_BUDGETS,
+    DRAFT_SAMPLE_METHODS,
     DTYPES,
     EMBEDDED_MODEL,
     MAX_LOOKUP_LENGTH,
@@ -57,10 +59,12 @@ def speculative_settings_from(value: Mapping[str, Any]) -> SpeculativeSettings:
             f"--speculative-config: unknown key {shown(unknown[0])}; known keys are {', '.join(sorted(known))}"
         )
     _check_method(value.get("method"))
+    if value.get("num_speculative_tokens", 1) is None:
+        raise SettingError("--speculative-config: num_speculative_tokens is None; leave it out for the default")
     settings = SpeculativeSettings(**value)
     check_types(settings, lambda name: f"--speculative-config: {name}")
     if _SCHEDULE in value:
-        schedule = check_draft_schedule(value[_SCHEDULE], settings.num_speculative_tokens)
+        schedule = check_draft_schedule(value[_SCHEDULE], settings.num_drafts)
         settings = dataclasses.replace(settings, num_speculative_tokens_per_batch_size=schedule)
     return settings
 
@@ -160,7 +164,7 @@ def check_speculative(speculative: SpeculativeSettings) -> None:
     flag = "--speculative-config"
     check_types(speculative, lambda name: f"{flag}: {name}")
     _check_method(speculative.method)
-    most = speculative.num_speculative_tokens
+    most = speculative.num_drafts
     if not 1 <= most <= MAX_SPECULATIVE_TOKENS:
         nearest = min(max(most, 1), MAX_SPECULATIVE_TOKENS)
         raise SettingError(
@@ -180,6 +184,7 @@ def check_speculative(speculative: SpeculativeSettings) -> None:
     if speculative.num_speculative_tokens_per_batch_size:
         check_draft_schedule(speculative.num_speculative_tokens_per_batch_size, most)
     _at_least(f"{flag}: draft_max_model_len", speculative.draft_max_model_len, 2)
+    _check_drafter_model(speculative)
     if speculative.method != "forced":
         for name in ("layout", "acceptance_length"):
             if getattr(speculative, name) is not None:
@@ -191,6 +196,23 @@ def check_speculative(speculative: SpeculativeSettings) -> None:
         raise SettingError(
             f"{flag}: method 'forced' needs an acceptance_length between 1 and num_speculative_tokens + 1 = "
             f"{most + 1}, got {length}; the nearest is {nearest_length:g}"
+        )
+
+
+def _check_drafter_model(speculative: SpeculativeSettings) -> None:
+    flag, method = "--speculative-config", speculative.method
+    if speculative.draft_sample_method not in DRAFT_SAMPLE_METHODS:
+        raise SettingError(
+            f"{flag}: draft_sample_method {shown(speculative.draft_sample_method)} is not known; "
+            f"choose one of {', '.join(DRAFT_SAMPLE_METHODS)}"
+        )
+    if method in BLOCK_DRAFTERS:
+        if speculative.model is None or not speculative.model.strip():
+            raise SettingError(f"{flag}: method {method!r} needs a model, the directory of the drafter")
+        return
+    if speculative.model is not None:
+        raise SettingError(
+            f"{flag}: model belongs to the methods {' and '.join(BLOCK_DRAFTERS)}; {method!r} has no model"
         )
 
 

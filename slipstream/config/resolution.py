@@ -26,7 +26,7 @@ class ModelFacts:
 
     Attributes:
         max_position: tokens the model was made for.
-        kv_bytes_per_token: bytes of target KV per token in the dtype in use.
+        kv_bytes_per_token: bytes of KV per token, target's and drafter's, in the dtype in use.
         device_type: "cpu" or "cuda".
         memory_bytes: memory that KV may come from.
     """
@@ -95,7 +95,7 @@ class _Resolver:
     def resolve(self) -> Resolution:
         settings, facts, layout = self._settings, self._facts, self._layout
         scheduler, cache, speculative = settings.scheduler, settings.cache, settings.speculative
-        most = 0 if speculative is None else speculative.num_speculative_tokens
+        most = 0 if speculative is None else speculative.num_drafts
         defaults = DEVICE_DEFAULTS[facts.device_type]
         budget, seats = self._budget_and_seats(defaults)
         capacity = self._draft_capacity(budget, seats, most)
@@ -140,6 +140,7 @@ class _Resolver:
                 self._note("num_speculative_tokens_per_batch_size", schedule, "user", "more requests keep the last K")
         resolved = dataclasses.replace(
             settings,
+            speculative=None if speculative is None else dataclasses.replace(speculative, num_speculative_tokens=most),
             model=dataclasses.replace(settings.model, max_model_len=max_model_len),
             cache=dataclasses.replace(cache, num_kv_blocks=num_blocks),
             scheduler=dataclasses.replace(

@@ -14,7 +14,10 @@ COMPOSITIONS = ("mix", "burst", "cost")
 VERIFICATIONS = ("fixed", "confidence")
 NO_COST_TABLE = "none"
 PROFILE_COSTS = "profile"
-SPECULATIVE_METHODS = ("ngram", "forced")
+BLOCK_DRAFTERS = ("dflash", "dspark")
+SPECULATIVE_METHODS = ("ngram", *BLOCK_DRAFTERS, "forced")
+DRAFT_SAMPLE_METHODS = ("coupled", "greedy")
+DEFAULT_SPECULATIVE_TOKENS = 5
 MAX_SPECULATIVE_TOKENS = 64
 MAX_LOOKUP_LENGTH = 32
 
@@ -111,7 +114,11 @@ class SpeculativeSettings:
 
     Attributes:
         method: one of SPECULATIVE_METHODS.
-        num_speculative_tokens: K, most drafts per request per step.
+        num_speculative_tokens: K, most drafts per request per step; None takes what a block drafter was trained for,
+            and DEFAULT_SPECULATIVE_TOKENS for other methods.
+        model: directory of the drafter, for BLOCK_DRAFTERS.
+        draft_sample_method: how a model's drafts are chosen at temperatures above 0: `coupled`, with the target's own
+            noise, or `greedy`, the likeliest token (accepted less often; for comparison).
         prompt_lookup_min, prompt_lookup_max: n-gram lengths that `ngram` looks for, at most MAX_LOOKUP_LENGTH.
         layout: whose budgets `forced` obeys.
         acceptance_length: mean tokens per step that `forced` makes come out, 1 to K + 1.
@@ -121,13 +128,20 @@ class SpeculativeSettings:
     """
 
     method: str
-    num_speculative_tokens: int = 5
+    num_speculative_tokens: int | None = None
+    model: str | None = None
+    draft_sample_method: str = "coupled"
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 4
     layout: str | None = None
     acceptance_length: float | None = None
     draft_max_model_len: int | None = None
     num_speculative_tokens_per_batch_size: DraftSchedule = ()
+
+    @property
+    def num_drafts(self) -> int:
+        """K, with the default where it is open; a drafter's own default is filled in when its files are opened."""
+        return DEFAULT_SPECULATIVE_TOKENS if self.num_speculative_tokens is None else self.num_speculative_tokens
 
     @property
     def layout_name(self) -> str:

@@ -35,11 +35,12 @@ from slipstream.execution.executor import TorchExecutor
 from slipstream.models.loading import ModelSource, open_model
 from slipstream.request import RequestError
 from slipstream.sampling.sampler import check_sampling
-from slipstream.scheduler.layouts import layout_for
+from slipstream.scheduler.layouts import NO_LAYOUT
 from slipstream.scheduler.stopping import TokenStopChecker
 from slipstream.simulation.record_to import RecordTo
 from slipstream.simulation.recorder import Recorder, scheduler_with
-from slipstream.speculation.registry import build_drafter
+from slipstream.speculation.registry import open_drafter
+from slipstream.speculation.serving import DrafterSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,13 @@ def build_engine(
     if record is not None:
         record.check()
     device = resolve_device(settings.model.device)
-    drafter = build_drafter(settings.speculative)
+    drafter = open_drafter(settings.speculative)
     source = open_model(settings.model.model, progress=progress)
-    layout = layout_for(settings.speculative)
-    facts = model_facts(source, settings, device)
-    resolution = resolve_settings(settings, facts, layout)
+    if drafter is not None:
+        drafter.check_target(source)
+        settings = dataclasses.replace(settings, speculative=drafter.settings)
+    facts = model_facts(source, settings, device, drafter)
+    resolution = resolve_settings(settings, facts, NO_LAYOUT if drafter is None else drafter.layout)
     resolution = dataclasses.replace(resolution, report=(*_model_rows(settings, source, device), *resolution.report))
     here = measured_here(source.name, settings.model)
     costs = stated_costs(settings.scheduler, here)
@@ -166,8 +169,10 @@ def submission_checker(vocab_size: int) -> Callable[[Submission], None]:
     return check
 
 
-def model_facts(source: ModelSource, settings: Settings, device: torch.device) -> ModelFacts:
-    """What the open settings depend on, of this model on this machine."""
+def model_facts(
+    source: ModelSource, settings: Settings, device: torch.device, drafter: DrafterSource | None = None
+) -> ModelFacts:
+    """What the open settings depend on, of this model and its drafter on this machine."""
     dtype = resolve_dtype(settings.model.dtype, device)
     if device.type == "cuda":
         memory, _total = torch.cuda.mem_get_info(device)
@@ -175,7 +180,8 @@ def model_facts(source: ModelSource, settings: Settings, device: torch.device) -
         memory = available_memory()
     return ModelFacts(
         max_position=source.config.max_position,
-        kv_bytes_per_token=model_kv_bytes_per_token(source.config, dtype),
+        kv_bytes_per_token=model_kv_bytes_per_token(source.config, dtype)
+        + (0 if drafter is None else drafter.kv_bytes_per_token(dtype)),
         device_type=device.type,
         memory_bytes=memory,
     )

@@ -18,8 +18,9 @@ from slipstream.kernels.invariant import InvariantKernels
 from slipstream.kernels.protocol import RowKernels
 from slipstream.models.config import DecoderConfig
 from slipstream.models.decoder import Decoder
+from slipstream.models.fingerprint import WeightFingerprint
 from slipstream.models.loading import ModelSource
-from slipstream.scheduler.protocol import Drafter
+from slipstream.speculation.serving import DrafterSource, ServingTarget
 
 
 def model_kv_bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
@@ -49,12 +50,15 @@ def build_decoder(source: ModelSource, settings: ModelSettings) -> Decoder:
     attention: AttentionBackend = PagedAttention()
     if settings.batch_invariant:
         kernels, attention = InvariantKernels(), InvariantAttention()
+    fingerprint = WeightFingerprint()
+    weights = source.load_weights(dtype, device, fingerprint)
     return Decoder(
         source.config,
-        source.load_weights(dtype, device),
+        weights,
         kernels=kernels,
         attention=attention,
         num_positions=settings.max_model_len,
+        source_fingerprint=fingerprint.value(),
     )
 
 
@@ -64,8 +68,27 @@ def build_executor(
     *,
     num_kv_blocks: int,
     block_size: int,
-    drafter: Drafter | None = None,
+    drafter: DrafterSource | None = None,
 ) -> TorchExecutor:
-    """A TorchExecutor with its weights loaded and its KV pool allocated."""
-    decoder = build_decoder(source, settings)
-    return TorchExecutor(decoder, num_kv_blocks=num_kv_blocks, block_size=block_size, drafter=drafter)
+    """A TorchExecutor with its weights loaded and its KV pool allocated.
+
+    Raises:
+        ModelLoadError: a model that cannot be loaded, or a drafter that was made for another.
+    """
+    return executor_around(build_decoder(source, settings), num_kv_blocks, block_size, drafter)
+
+
+def executor_around(
+    decoder: Decoder, num_kv_blocks: int, block_size: int, drafter: DrafterSource | None
+) -> TorchExecutor:
+    """An executor with a fresh KV pool, and the drafter built for it. Raises ModelLoadError."""
+    if drafter is None:
+        return TorchExecutor(decoder, num_kv_blocks=num_kv_blocks, block_size=block_size)
+    built = drafter.build(ServingTarget(decoder, num_kv_blocks, block_size))
+    return TorchExecutor(
+        decoder,
+        num_kv_blocks=num_kv_blocks,
+        block_size=block_size,
+        drafter=built.drafter,
+        observer=built.observer,
+    )

@@ -16,6 +16,7 @@ from slipstream.models.chat_template import ChatTemplate
 from slipstream.models.config import DecoderConfig, ModelLoadError
 from slipstream.models.embedded import ensure_embedded_model
 from slipstream.models.files import errors_name, get_str, read_json
+from slipstream.models.fingerprint import WeightFingerprint
 from slipstream.models.gguf_file import GGUFFile
 from slipstream.models.gguf_model import gguf_architecture, gguf_config, gguf_vocab_size, read_gguf_weights
 from slipstream.models.gguf_tokenizer import gguf_tokenizer
@@ -45,10 +46,12 @@ class ModelSource:
     tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]]
     progress: bool = False
 
-    def load_weights(self, dtype: torch.dtype, device: torch.device | str) -> dict[str, torch.Tensor]:
+    def load_weights(
+        self, dtype: torch.dtype, device: torch.device | str, fingerprint: WeightFingerprint | None = None
+    ) -> dict[str, torch.Tensor]:
         """All weights by Hugging Face name, shaped as `DecoderConfig.tensor_shapes` says; no `lm_head.weight` if tied.
 
-        Only one tensor at a time exists in another type than `dtype`.
+        Only one tensor at a time exists in another type than `dtype`. `fingerprint` takes in each as it is stored.
         """
         weights: dict[str, torch.Tensor] = {}
         console = Console(stderr=True)
@@ -56,6 +59,8 @@ class ModelSource:
         with Progress(*columns, console=console, disable=not (self.progress and console.is_terminal)) as bar:
             task = bar.add_task("", total=len(self.config.tensor_shapes()))
             for name, values in self.tensors():
+                if fingerprint is not None:
+                    fingerprint.add(name, values)
                 weights[name] = values.to(device=device, dtype=dtype)
                 bar.advance(task)
         return weights

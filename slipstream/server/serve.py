@@ -108,7 +108,7 @@ def make_app(
         created=int(time.time()),
         speculation=None
         if speculative is None
-        else {"method": speculative.method, "num_speculative_tokens": speculative.num_speculative_tokens},
+        else {"method": speculative.method, "num_speculative_tokens": speculative.num_drafts},
     )
     app = create_app(front, model, registry=registry, report=resolution.report, statistics_log=statistics_log)
     return app, front
@@ -141,7 +141,7 @@ def speculation_line(resolution: Resolution) -> str:
     if speculative is None:
         return "Speculation: off because --speculative-config is none"
     return (
-        f"Speculation: on, method {speculative.method}, K = {speculative.num_speculative_tokens}, "
+        f"Speculation: on, method {speculative.method}, K = {speculative.num_drafts}, "
         f"draft budget {resolution.settings.scheduler.draft_budget}"
     )
 

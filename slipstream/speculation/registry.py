@@ -1,33 +1,40 @@
-"""From `--speculative-config` to a drafter."""
+"""From `--speculative-config` to a drafter: the one table of all methods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from slipstream.config import SettingError, SpeculativeSettings, check_speculative
-from slipstream.scheduler.protocol import Drafter
 from slipstream.speculation.ngram import NgramDrafter
+from slipstream.speculation.serving import DrafterSource
+from slipstream.speculation.sources import PlainSource, open_block_drafter
 
 
-def _build_ngram(settings: SpeculativeSettings) -> Drafter:
-    return NgramDrafter(settings.prompt_lookup_min, settings.prompt_lookup_max)
+def _open_ngram(settings: SpeculativeSettings) -> DrafterSource:
+    return PlainSource(settings, NgramDrafter(settings.prompt_lookup_min, settings.prompt_lookup_max))
 
 
-def _refuse_forced(settings: SpeculativeSettings) -> Drafter:
+def _refuse_forced(settings: SpeculativeSettings) -> DrafterSource:
     raise SettingError(
         "--speculative-config: method 'forced' needs each text beforehand and works only offline, in "
         "`slipstream bench` and `slipstream compare`; to serve, use 'ngram' or none"
     )
 
 
-BUILDERS: dict[str, Callable[[SpeculativeSettings], Drafter]] = {"ngram": _build_ngram, "forced": _refuse_forced}
+BUILDERS: dict[str, Callable[[SpeculativeSettings], DrafterSource]] = {
+    "ngram": _open_ngram,
+    "dflash": open_block_drafter,
+    "dspark": open_block_drafter,
+    "forced": _refuse_forced,
+}
 
 
-def build_drafter(settings: SpeculativeSettings | None) -> Drafter | None:
-    """The drafter that the settings name; None without speculation.
+def open_drafter(settings: SpeculativeSettings | None) -> DrafterSource | None:
+    """The method that the settings name, its files found and checked; None without speculation.
 
     Raises:
         SettingError: a value that cannot work, or a method that cannot be served.
+        ModelLoadError: its files cannot be used.
     """
     if settings is None:
         return None

@@ -11,7 +11,7 @@ import driver
 from models.tiny_models import write_tiny_hf_model
 
 from slipstream.config import ModelSettings, SchedulerConfig
-from slipstream.execution.build import build_executor
+from slipstream.execution.build import build_decoder
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.loading import open_model
 from slipstream.request import Request, RequestOutput, SamplingParams
@@ -38,7 +38,8 @@ def tiny_executor(
         dtype=dtype, device="cpu", batch_invariant=batch_invariant, max_model_len=256, num_threads=1
     )
     source = open_model(str(directory), progress=False)
-    return build_executor(source, settings, num_kv_blocks=num_kv_blocks, block_size=block_size, drafter=drafter)
+    decoder = build_decoder(source, settings)
+    return TorchExecutor(decoder, num_kv_blocks=num_kv_blocks, block_size=block_size, drafter=drafter)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from slipstream.scheduler.layouts import LAYOUTS, layout_for
 from slipstream.scheduler.policy import MixAtOncePolicy
 from slipstream.scheduler.protocol import StepKind, StepPlan
 from slipstream.simulation.scripted import HashedLogits, ScriptedExecutor, sample_greedily
-from slipstream.speculation.registry import BUILDERS, build_drafter
+from slipstream.speculation.registry import BUILDERS, open_drafter
 
 EACH_LAYOUT = pytest.mark.parametrize("layout_name", LAYOUTS)
 LAGS = pytest.mark.parametrize("lag", [0, 1])
@@ -55,9 +55,9 @@ def test_P5_every_method_goes_through_one_registry_and_one_table() -> None:
         for name in names:
             settings = SpeculativeSettings(method=method, layout=name, acceptance_length=2.0 if name else None)
             assert layout_for(settings) is LAYOUTS[name or method]
-    for method in ("dflash", "dspark", "eagle3"):
-        with pytest.raises(SettingError, match=f"{method}.*choose one of ngram, forced"):
-            build_drafter(SpeculativeSettings(method=method))
+    for method in ("eagle3", "pard"):
+        with pytest.raises(SettingError, match=f"{method}.*choose one of ngram, dflash, dspark, forced"):
+            open_drafter(SpeculativeSettings(method=method))
 
 
 @EACH_LAYOUT

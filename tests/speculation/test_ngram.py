@@ -11,7 +11,7 @@ from slipstream.request import SamplingParams
 from slipstream.scheduler.protocol import DraftRequest
 from slipstream.speculation.ngram import NgramDrafter, NgramIndex
 from slipstream.speculation.reference_text import ReferenceTextDrafter
-from slipstream.speculation.registry import build_drafter
+from slipstream.speculation.registry import open_drafter
 
 
 def draft_request(token_ids: list[int], k: int = 4, name: str = "r", num_prompt: int = 0) -> DraftRequest:
@@ -122,8 +122,10 @@ def test_requests_side_by_side_share_nothing_and_release_forgets() -> None:
 
 
 def test_registry() -> None:
-    assert build_drafter(None) is None
-    drafter = build_drafter(SpeculativeSettings(method="ngram", prompt_lookup_min=1, prompt_lookup_max=1))
+    assert open_drafter(None) is None
+    source = open_drafter(SpeculativeSettings(method="ngram", prompt_lookup_min=1, prompt_lookup_max=1))
+    assert source is not None
+    drafter = source.build(None).drafter
     assert drafter is not None and drafter.layout.method == "ngram"
     assert drafter.propose([draft_request([4, 5, 4])])[0].token_ids == [5, 4, 5, 4]
 
@@ -139,7 +141,7 @@ def test_registry() -> None:
 )
 def test_the_registry_refuses_by_name(settings: SpeculativeSettings, words: list[str]) -> None:
     with pytest.raises(SettingError) as refused:
-        build_drafter(settings)
+        open_drafter(settings)
     assert all(word in str(refused.value) for word in words)
 
 

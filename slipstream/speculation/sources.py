@@ -1,0 +1,119 @@
+"""Speculation methods between their settings and a running drafter (DrafterSource)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from slipstream.attention.cache import kv_bytes_per_token
+from slipstream.config import SettingError, SpeculativeSettings
+from slipstream.models.config import ModelLoadError
+from slipstream.models.loading import ModelSource
+from slipstream.scheduler.layouts import DraftLayout
+from slipstream.scheduler.protocol import Drafter
+from slipstream.speculation.block_drafter import BlockDrafter
+from slipstream.speculation.formats.checkpoint import DrafterCheckpoint, open_drafter_checkpoint
+from slipstream.speculation.identity import check_identity, check_weights
+from slipstream.speculation.serving import ServingDrafter, ServingTarget
+
+_FLAG = "--speculative-config"
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSource:
+    """A drafter without a model of its own: it is ready at once, and drafts for any target."""
+
+    settings: SpeculativeSettings
+    drafter: Drafter
+
+    @property
+    def layout(self) -> DraftLayout:
+        """See DrafterSource."""
+        return self.drafter.layout
+
+    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """See DrafterSource; none."""
+        return 0
+
+    def check_target(self, target: ModelSource) -> None:
+        """See DrafterSource; any will do."""
+
+    def build(self, target: ServingTarget | None) -> ServingDrafter:
+        """See DrafterSource."""
+        return ServingDrafter(self.drafter)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDrafterSource:
+    """A DFlash or DSpark checkpoint."""
+
+    settings: SpeculativeSettings
+    checkpoint: DrafterCheckpoint
+
+    @property
+    def layout(self) -> DraftLayout:
+        """See DrafterSource; that of the checkpoint, whatever the method is called."""
+        return self.checkpoint.config.draft_layout
+
+    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """See DrafterSource."""
+        config = self.checkpoint.config
+        return kv_bytes_per_token(config.num_layers, config.num_kv_heads, config.head_dim, dtype)
+
+    def check_target(self, target: ModelSource) -> None:
+        """See DrafterSource."""
+        check_identity(self.checkpoint, target)
+
+    def build(self, target: ServingTarget | None) -> ServingDrafter:
+        """See DrafterSource."""
+        if target is None:
+            raise SettingError(
+                f"{_FLAG}: method {self.settings.method!r} reads the hidden states of a real model; "
+                "without one, use 'ngram' or 'forced'"
+            )
+        decoder = target.decoder
+        check_weights(self.checkpoint, decoder.source_fingerprint)
+        model = self.checkpoint.load(decoder.dtype, decoder.device, decoder.kernels)
+        drafter = BlockDrafter(model, target, is_coupled=self.settings.draft_sample_method == "coupled")
+        return ServingDrafter(drafter, drafter)
+
+
+def open_block_drafter(settings: SpeculativeSettings) -> BlockDrafterSource:
+    """Find the checkpoint that the settings name, and decide what they leave open.
+
+    Raises:
+        SettingError: it is of another method, or was trained for fewer drafts or positions than asked for.
+        ModelLoadError: it cannot be used.
+    """
+    checkpoint = open_drafter_checkpoint(Path(os.path.expanduser(settings.model or "")))
+    config = checkpoint.config
+    if config.algorithm.value != settings.method:
+        raise SettingError(
+            f"{_FLAG}: {settings.model} holds a {config.algorithm.value} drafter, not {settings.method!r}; "
+            f'write "method": "{config.algorithm.value}"'
+        )
+    most = config.max_draft_tokens
+    wanted = most if settings.num_speculative_tokens is None else settings.num_speculative_tokens
+    if wanted > most:
+        raise SettingError(
+            f"{_FLAG}: num_speculative_tokens {wanted} is more than the {most} drafts that {settings.model} was "
+            f"trained for (block_size {config.block_size}); the nearest that works is {most}"
+        )
+    limit = config.max_position if settings.draft_max_model_len is None else settings.draft_max_model_len
+    if limit > config.max_position:
+        raise SettingError(
+            f"{_FLAG}: draft_max_model_len {limit} is more than the {config.max_position} positions that "
+            f"{settings.model} was made for, the nearest that works"
+        )
+    for calibration in config.calibrations:
+        if len(calibration.divisors) < most:
+            raise ModelLoadError(
+                f"{checkpoint.directory}: the calibration for temperature {calibration.temperature:g} has "
+                f"{len(calibration.divisors)} positions, the drafter {most}"
+            )
+    decided = dataclasses.replace(settings, num_speculative_tokens=wanted, draft_max_model_len=limit)
+    return BlockDrafterSource(decided, checkpoint)
