@@ -143,7 +143,10 @@
     }
     g.fillStyle = colour("unused");
     g.fillRect(left, top, right - left, bottom - top);
-    const unit = (bottom - top) / run.budget, thin = 1 / scale;
+    let busiest = 1;
+    for (let c = 0; c < columns; c++) if (covered[c]) busiest = Math.max(busiest, sums.reduce((a, sum) => a + sum[c] / covered[c], 0));
+    const most = busiest > run.budget / 4 ? run.budget : Math.ceil(busiest * 1.1);
+    const unit = (bottom - top) / most, thin = 1 / scale;
     for (let c = 0; c < columns; c++) {
       if (!covered[c]) continue;
       let y = bottom;
@@ -169,7 +172,7 @@
     g.fillStyle = palette.soft;
     g.font = "12px system-ui, sans-serif";
     g.textAlign = "right";
-    g.fillText(run.budget, left - 8, top + 8);
+    g.fillText(most, left - 8, top + 8);
     g.fillText("0", left - 8, bottom);
     g.fillText("mode", left - 8, bottom + 12);
     g.textAlign = "center";
