@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from slipstream.config import SchedulerConfig
 from slipstream.engine.cost_fit import PassFit, fit_host, fit_passes
 from slipstream.engine.profile_shapes import PassShape, pass_shapes, row_axis, sampled_rows
-from slipstream.engine.step_probe import DRAFT_CONTEXT, NUM_HOST_STEPS
+from slipstream.engine.step_probe import DRAFT_CONTEXT, NUM_HOST_STEPS, draft_slots
 from slipstream.scheduler.cost_table import CostTable, Provenance
 from slipstream.scheduler.interpolation import Curve, Grid
 from slipstream.scheduler.layouts import LAYOUTS
@@ -215,9 +215,10 @@ class CostProfiler:
 def _draft_shapes(config: SchedulerConfig) -> list[DraftShape]:
     """Few and many requests, one draft and all of them; only what fits the KV pool."""
     layout, most = LAYOUTS[config.layout_name], config.num_speculative_tokens
-    blocks_each = -(-(DRAFT_CONTEXT + 3) // config.block_size)
+    slots = DRAFT_CONTEXT + 1 + draft_slots(most)
+    blocks_each = -(-slots // config.block_size)
     many = min(config.max_num_seqs, MAX_DRAFTING, config.num_kv_blocks // blocks_each)
-    if not most or many < 1 or config.max_model_len <= DRAFT_CONTEXT + most + 3:
+    if not most or many < 1 or config.max_model_len <= slots:
         return []
     by_rows = {layout.draft_query_rows(1, count): count for count in (1, most)}
     return [DraftShape(count, drafts, rows) for count in sorted({1, many}) for rows, drafts in sorted(by_rows.items())]

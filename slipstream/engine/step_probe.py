@@ -118,7 +118,7 @@ class StepProbe:
             request_id = f"profile-{index}"
             self._ids.add(request_id)
             length = shape.context + rows
-            num_blocks = -(-(length + emits * 2) // self._block_size)
+            num_blocks = -(-(length + emits * draft_slots(drafts)) // self._block_size)
             block_ids = range(next_block, next_block + num_blocks)
             next_block += num_blocks
             plan.new_requests.append(
@@ -147,6 +147,11 @@ class StepProbe:
         if self._decoder.device.type == "cuda":
             torch.cuda.synchronize(self._decoder.device)
         return (time.perf_counter() - begin) * 1e3
+
+
+def draft_slots(num_drafts: int) -> int:
+    """KV slots behind the context of a request whose draft pass is timed: two tokens, and what its drafter writes."""
+    return num_drafts + 3
 
 
 class _Timed:
