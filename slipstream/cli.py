@@ -28,6 +28,7 @@ LAB_COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("slipstream.lab.explain_command", "Say why each request got what it got in a recorded step."),
     "simulate": ("slipstream.lab.simulate_command", "Run a scenario on a modelled machine, in virtual time."),
     "tune": ("slipstream.lab.tune_command", "Search settings for a scenario or a recording, within limits."),
+    "train": ("slipstream.training.train_command", "Train a DSpark or DFlash drafter for a model."),
 }
 """Command -> the module that has its `add_arguments(parser)` and `run(args) -> int`, and its line in `--help`."""
 

@@ -17,18 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slipstream.training.settings import LossWeights
+
 CHUNK_ROWS = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossWeights:
-    """How much each part counts. `decay`: draft k = 0, 1, … weighs exp(-k / decay)."""
-
-    cross_entropy: float = 0.1
-    l1: float = 0.9
-    kl: float = 0.0
-    confidence: float = 1.0
-    decay: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +30,13 @@ class TargetRows:
         hidden: final hidden state, normed, that predicts the draft, [M, d].
         log_normalisers: log of the sum of exp(logits) over the *whole* vocabulary, float32 [M].
         labels: the text's token as a draft id, int64 [M]; -1 where it is outside the draft vocabulary.
+        choices: the target's likeliest token of its whole vocabulary, likewise.
     """
 
     hidden: Tensor
     log_normalisers: Tensor
     labels: Tensor
+    choices: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +46,7 @@ class DraftLoss:
     Attributes:
         total: the weighted sum, with gradient.
         cross_entropy, l1, kl: per draft, float32 [M], without gradient. Cross-entropy is 0 without a label.
-        is_match: drafter and target have the same likeliest token (of the draft vocabulary; the target's likeliest
-            one must be in it), bool [M].
+        is_match: drafter and target have the same likeliest token, bool [M].
     """
 
     total: Tensor
@@ -135,14 +127,11 @@ def _chunk(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Cross-entropy, L1, KL, match, and the gradient of the weighted sum for the logits, of some rows."""
     labels = target.labels[rows]
-    target_top, target_choice = target_logits.max(dim=-1)
     log_shares = target_logits - target.log_normalisers[rows, None]
     shares = log_shares.exp()
     inside = shares.sum(dim=-1)  # target mass within the draft vocabulary
     log_sum = logits.logsumexp(dim=-1)
-    matches = logits.argmax(dim=-1) == target_choice
-    # Outside the draft vocabulary the target may have a likelier token still; then no draft can match.
-    matches &= (target_top - target.log_normalisers[rows]).exp() >= 1.0 - inside
+    matches = logits.argmax(dim=-1) == target.choices[rows]
     chances = (logits - log_sum[:, None]).exp_()
     difference = chances - shares
     l1 = difference.abs().sum(dim=-1) + (1.0 - inside).clamp(min=0.0)

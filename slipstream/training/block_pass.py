@@ -13,7 +13,8 @@ from slipstream.models.rope import RotaryTable
 from slipstream.speculation.drafter_model import DrafterModel
 from slipstream.training.batches import TrainingBatch
 from slipstream.training.block_attention import BlockAttention
-from slipstream.training.block_loss import DraftLoss, LossWeights, TargetRows, draft_loss
+from slipstream.training.block_loss import DraftLoss, TargetRows, draft_loss
+from slipstream.training.settings import LossWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,10 @@ class BlockPass:
             markov_weight = markov.markov_w2.weight
         sources = blocks.source_tokens.flatten()[counted]
         target = TargetRows(
-            states.final[sources], states.log_normalisers[sources], self._draft_ids[blocks.labels.flatten()[counted]]
+            states.final[sources],
+            states.log_normalisers[sources],
+            labels=self._draft_ids[blocks.labels.flatten()[counted]],
+            choices=self._draft_ids[states.choices[sources]],
         )
         result = draft_loss(kept, markov_rows, markov_weight, self._head, target, weights, self._weights)
         total = weights.sum().clamp(min=1e-6)

@@ -18,6 +18,8 @@ from slipstream.training.settings import DataSettings
 USER_TEMPERATURE = 1.0
 MAX_USER_TOKENS = 128
 MIN_USER_TOKENS = 3
+MAX_MARKUP_TOKENS = 64
+"""What a template writes around a turn, at most."""
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class DialogueWriter:
         self._llm = llm
         self._settings = settings
         self._turns = ChatTurns.of(llm.built.source)
+        self._max_tokens = llm.built.resolution.scheduler.max_model_len
         config, tokenizer = llm.built.source.config, llm.built.source.tokenizer
         self._eos = {*config.eos_token_ids, *tokenizer.eos_token_ids}
 
@@ -92,6 +95,7 @@ class DialogueWriter:
 
     def _write_user_turns(self, drafts: Sequence[_Draft], before: str, *, turn: int) -> None:
         """Let the model go on as the user, and close the turn."""
+        drafts = self._with_room(drafts, MAX_USER_TOKENS + MAX_MARKUP_TOKENS)
         after = self._encode(self._turns.before_answer)
         openings = [self._encode(before + (d.start.text if turn == 0 else "")) for d in drafts]
         sampling = [
@@ -109,7 +113,8 @@ class DialogueWriter:
             draft.add([*opening, *ids, *after], is_answer=False)
 
     def _answer(self, drafts: Sequence[_Draft], *, turn: int) -> None:
-        asked = [d for d in drafts if not (d.is_dropped or d.is_over)]
+        drafts = [d for d in drafts if not (d.is_dropped or d.is_over)]
+        asked = self._with_room(drafts, self._settings.max_answer_tokens)
         sampling = [
             SamplingParams(
                 max_tokens=self._settings.max_answer_tokens, temperature=d.start.temperature, seed=_seed(d, turn, 1)
@@ -127,6 +132,18 @@ class DialogueWriter:
                 ids = ids[:loop]
                 draft.ended_by_itself = False
             draft.add(ids, is_answer=True)
+
+    def _with_room(self, drafts: Sequence[_Draft], num_tokens: int) -> list[_Draft]:
+        """Those that can take so many tokens more; the others are dropped, or end with what they have."""
+        roomy = []
+        for draft in drafts:
+            if len(draft.token_ids) + num_tokens <= self._max_tokens:
+                roomy.append(draft)
+            elif any(draft.is_answer):
+                draft.is_over = True
+            else:
+                self._drop(draft, "long_prompt")
+        return roomy
 
     def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sequence[SamplingParams]) -> list[Choice]:
         if not prompts:

@@ -31,6 +31,14 @@ class HeldOutFigures:
     match: tuple[float, ...]
     num_blocks: int
 
+    def in_words(self) -> str:
+        """One line."""
+        matches = " ".join(f"{share:.2f}" for share in self.match)
+        return (
+            f"held-out acceptance length {self.greedy_length:.3f} greedy ({matches}), {self.sampled_length:.3f} "
+            f"sampled; loss {self.loss:.3f}"
+        )
+
 
 @torch.no_grad()
 def measure(block_pass: BlockPass, batches: BatchMaker, num_sequences: int, seed: int) -> HeldOutFigures:

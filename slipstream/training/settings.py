@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slipstream.speculation.drafter_config import Algorithm, RowLayout
-from slipstream.training.block_loss import LossWeights
 
 PROMPT_KINDS = ("chat", "arithmetic", "code", "self")
 
@@ -64,6 +63,17 @@ class DrafterShape:
     has_confidence: bool = True
     window: int = 0
     mask_token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossWeights:
+    """How much each part of the loss counts (training/block_loss.py). `decay`: draft k = 0, 1, … weighs exp(-k / decay)."""
+
+    cross_entropy: float = 0.1
+    l1: float = 0.9
+    kl: float = 0.0
+    confidence: float = 1.0
+    decay: float = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from slipstream.training.target_states import TargetReader, TokenStates, join_st
 
 
 def state_bytes(num_tokens: int, num_layers: int, hidden_size: int, dtype: torch.dtype) -> int:
-    """Bytes of the states of so many tokens: tapped layers, final state, log normaliser."""
-    return num_tokens * ((num_layers + 1) * hidden_size * dtype.itemsize + 4)
+    """Bytes of the states of so many tokens: tapped layers, final state, log normaliser, likeliest token."""
+    return num_tokens * ((num_layers + 1) * hidden_size * dtype.itemsize + 8)
 
 
 class StateCache:
@@ -47,6 +47,7 @@ class StateCache:
         self._check_space()
         self._states = self._map("states.bin", self._tapped_width + width, reader.decoder.dtype)
         self._normalisers = self._map("log_normalisers.bin", 1, torch.float32)[:, 0]
+        self._choices = self._map("choices.bin", 1, torch.int32)[:, 0]
 
     def fill(self, on_progress: Callable[[int], None] = lambda done: None) -> None:
         """Make what is missing. `on_progress` hears how many dialogues are done."""
@@ -58,6 +59,7 @@ class StateCache:
             self._states[rows, : self._tapped_width] = part.tapped
             self._states[rows, self._tapped_width :] = part.final
             self._normalisers[rows] = part.log_normalisers
+            self._choices[rows] = part.choices.int()
             self.num_done = first + group[-1] + 1
             self._write_progress()
             on_progress(self.num_done)
@@ -72,7 +74,8 @@ class StateCache:
             rows = slice(self._starts[number], self._starts[number + 1])
             states = self._states[rows].to(device)
             tapped, final = states[:, : self._tapped_width], states[:, self._tapped_width :]
-            parts.append(TokenStates(tapped, final, self._normalisers[rows].to(device)))
+            normalisers, choices = self._normalisers[rows].to(device), self._choices[rows].to(device).long()
+            parts.append(TokenStates(tapped, final, normalisers, choices))
         return join_states(parts)
 
     def _map(self, name: str, width: int, dtype: torch.dtype) -> Tensor:

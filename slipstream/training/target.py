@@ -13,7 +13,9 @@ from slipstream.execution.build import set_threads
 from slipstream.execution.device import resolve_device, resolve_dtype
 from slipstream.kernels.fast import FastKernels
 from slipstream.models.decoder import Decoder
+from slipstream.models.fingerprint import WeightFingerprint, tokenizer_fingerprint
 from slipstream.models.loading import ModelSource
+from slipstream.speculation.drafter_config import TargetIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,14 @@ class TrainingTarget:
 
     Attributes:
         weights: by Hugging Face name; the decoder shares what it does not fuse.
+        identity: what a drafter of it keeps.
         compute: type of products in training: bfloat16 where the device multiplies it in hardware.
     """
 
     source: ModelSource
     decoder: Decoder
     weights: Mapping[str, Tensor]
+    identity: TargetIdentity
     compute: torch.dtype
 
     @classmethod
@@ -39,6 +43,15 @@ class TrainingTarget:
         kind = resolve_dtype(dtype, place)
         if place.type == "cpu":
             set_threads(num_threads)
-        weights = source.load_weights(kind, place)
+        fingerprint = WeightFingerprint()
+        weights = source.load_weights(kind, place, fingerprint)
         decoder = Decoder(source.config, weights, kernels=FastKernels(), attention=PagedAttention())
-        return cls(source, decoder, weights, kind)
+        identity = TargetIdentity(
+            name=source.name,
+            vocab_size=source.config.vocab_size,
+            hidden_size=source.config.hidden_size,
+            num_layers=source.config.num_layers,
+            weights=fingerprint.value(),
+            tokenizer=tokenizer_fingerprint(source.tokenizer),
+        )
+        return cls(source, decoder, weights, identity, kind)

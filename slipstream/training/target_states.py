@@ -27,11 +27,13 @@ class TokenStates:
         final: state after the final norm, from which the head predicts the next token, [T, d_t].
         log_normalisers: log of the sum of exp(logits) of that prediction, float32 [T]; 0 where no answer's token
             follows, since nobody asks there.
+        choices: the likeliest next token, int64 [T]; 0 in the same places.
     """
 
     tapped: Tensor
     final: Tensor
     log_normalisers: Tensor
+    choices: Tensor
 
 
 class StateSource(Protocol):
@@ -88,12 +90,14 @@ class TargetReader:
         token_ids = torch.cat([torch.from_numpy(d.token_ids).long() for d in dialogues]).to(device)
         output = decoder.forward(token_ids, metadata, cache, self.layers)
         final = decoder.final_norm(output.hidden)
-        normalisers = torch.zeros(row, device=device)
+        normalisers, choices = torch.zeros(row, device=device), torch.zeros(row, dtype=torch.int64, device=device)
         wanted = torch.cat([torch.from_numpy(d.is_answer).roll(-1) for d in dialogues]).nonzero()[:, 0].to(device)
         for rows in wanted.split(LOGIT_ROWS):
-            normalisers[rows] = decoder.compute_logits(output.hidden[rows]).float().logsumexp(dim=-1)
+            logits = decoder.compute_logits(output.hidden[rows])
+            choices[rows] = logits.argmax(dim=-1)
+            normalisers[rows] = logits.float().logsumexp(dim=-1)
         tapped = torch.cat([output.layer_hidden[layer] for layer in self.layers], dim=-1)
-        return TokenStates(tapped, final, normalisers)
+        return TokenStates(tapped, final, normalisers, choices)
 
 
 class FreshStates:
@@ -110,6 +114,6 @@ class FreshStates:
 
 def join_states(parts: Sequence[TokenStates]) -> TokenStates:
     """One after the other. The tensors are no inference tensors: they may take part in training."""
-    names = ("tapped", "final", "log_normalisers")
+    names = ("tapped", "final", "log_normalisers", "choices")
     with torch.inference_mode(False):
         return TokenStates(*(torch.cat([getattr(part, name).clone() for part in parts]) for name in names))

@@ -14,7 +14,7 @@ import torch
 
 from slipstream.config import SettingError
 from slipstream.kernels.packing import plain_weight
-from slipstream.speculation.drafter_config import DrafterConfig, TargetIdentity
+from slipstream.speculation.drafter_config import DrafterConfig
 from slipstream.speculation.drafter_model import DrafterModel
 from slipstream.speculation.formats.checkpoint import write_drafter
 from slipstream.training.batches import BatchMaker
@@ -45,7 +45,7 @@ class TrainRun:
 
     Args:
         folder: of the run: target states, run state, drafter.
-        identity: of the target, for the checkpoint.
+        progress: hears how far the states are.
 
     Attributes:
         config: of the drafter. trainer: goes on where the run was ended.
@@ -57,7 +57,6 @@ class TrainRun:
         folder: Path,
         recipe: Recipe,
         target: TrainingTarget,
-        identity: TargetIdentity,
         dialogues: Sequence[Dialogue],
         progress: Progress,
     ) -> None:
@@ -70,7 +69,7 @@ class TrainRun:
             raise SettingError(f"{len(dialogues)} dialogues leave none to train on; make more, at least 2")
         vocab_size = target.decoder.config.vocab_size
         counts = answer_counts(train, vocab_size)
-        self.config = self._config(target, identity, dialogues)
+        self.config = self._config(target, dialogues)
         draft_ids = most_frequent(counts, self.config.draft_vocab_size)
         self.coverage = coverage(answer_counts(held_out, vocab_size), draft_ids)
         model = self._model(target, draft_ids)
@@ -92,6 +91,17 @@ class TrainRun:
             RunFile(folder / "run.pt", self._identity(dialogues)),
         )
 
+    def in_words(self) -> str:
+        """What is trained on what."""
+        record, config = self.config.training, self.config
+        count = sum(values.numel() for values in self.trainer.block_pass.model.parameters())
+        return (
+            f"{record['num_dialogues']} dialogues, {record['num_tokens']} tokens, {record['num_answer_tokens']} of them "
+            f"answers; {config.algorithm.value} drafter of {count / 1e6:.1f} M parameters on target layers "
+            f"{', '.join(map(str, config.target_layer_ids))}; its {config.draft_vocab_size} tokens cover "
+            f"{self.coverage:.2%} of held-out answers"
+        )
+
     def export(self) -> Path:
         """Write the drafter as it is now; returns its folder."""
         folder = self.folder / "drafter"
@@ -106,9 +116,7 @@ class TrainRun:
         write_drafter(folder, config, tensors)
         return folder
 
-    def _config(
-        self, target: TrainingTarget, identity: TargetIdentity, dialogues: Sequence[Dialogue]
-    ) -> DrafterConfig:
+    def _config(self, target: TrainingTarget, dialogues: Sequence[Dialogue]) -> DrafterConfig:
         shape, config, tokenizer = self.recipe.drafter, target.decoder.config, target.source.tokenizer
         everything = np.concatenate([dialogue.token_ids for dialogue in dialogues])
         counts = np.bincount(everything, minlength=config.vocab_size)
@@ -120,7 +128,7 @@ class TrainRun:
             "num_tokens": len(everything),
             "num_answer_tokens": int(sum(dialogue.is_answer.sum() for dialogue in dialogues)),
         }
-        return drafter_config(shape, config, identity, mask, record)
+        return drafter_config(shape, config, target.identity, mask, record)
 
     def _model(self, target: TrainingTarget, draft_ids: np.typing.NDArray[np.int64]) -> DrafterModel:
         model = DrafterModel(self.config)
