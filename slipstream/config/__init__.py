@@ -15,6 +15,7 @@ from slipstream.config.resolution import (
 )
 from slipstream.config.settings import (
     BLOCK_DRAFTERS,
+    CHAINABLE,
     COMPOSITIONS,
     DRAFT_BUDGETS,
     DTYPES,
@@ -35,6 +36,7 @@ from slipstream.config.settings import (
 
 __all__ = [
     "BLOCK_DRAFTERS",
+    "CHAINABLE",
     "COMPOSITIONS",
     "DEVICE_DEFAULTS",
     "DRAFT_BUDGETS",

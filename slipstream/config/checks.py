@@ -12,6 +12,7 @@ from typing import Any
 from slipstream.config.draft_schedule import check_draft_schedule
 from slipstream.config.settings import (
     BLOCK_DRAFTERS,
+    CHAINABLE,
     COMPOSITIONS,
     DRAFT_BUDGETS,
     DRAFT_SAMPLE_METHODS,
@@ -62,6 +63,8 @@ def speculative_settings_from(value: Mapping[str, Any]) -> SpeculativeSettings:
     if value.get("num_speculative_tokens", 1) is None:
         raise SettingError("--speculative-config: num_speculative_tokens is None; leave it out for the default")
     settings = SpeculativeSettings(**value)
+    if isinstance(settings.drafters, list):
+        settings = dataclasses.replace(settings, drafters=tuple(settings.drafters))
     check_types(settings, lambda name: f"--speculative-config: {name}")
     if _SCHEDULE in value:
         schedule = check_draft_schedule(value[_SCHEDULE], settings.num_drafts)
@@ -206,13 +209,32 @@ def _check_drafter_model(speculative: SpeculativeSettings) -> None:
             f"{flag}: draft_sample_method {shown(speculative.draft_sample_method)} is not known; "
             f"choose one of {', '.join(DRAFT_SAMPLE_METHODS)}"
         )
-    if method in BLOCK_DRAFTERS:
+    _check_chain(speculative)
+    if method in BLOCK_DRAFTERS or not set(BLOCK_DRAFTERS).isdisjoint(speculative.drafters):
         if speculative.model is None or not speculative.model.strip():
             raise SettingError(f"{flag}: method {method!r} needs a model, the directory of the drafter")
         return
     if speculative.model is not None:
         raise SettingError(
             f"{flag}: model belongs to the methods {' and '.join(BLOCK_DRAFTERS)}; {method!r} has no model"
+        )
+
+
+def _check_chain(speculative: SpeculativeSettings) -> None:
+    flag, names = "--speculative-config", speculative.drafters
+    if speculative.method != "chain":
+        if names:
+            raise SettingError(f"{flag}: drafters belongs to the method 'chain', not to {speculative.method!r}")
+        return
+    example = '"drafters": ["ngram", "dspark"]'
+    if not isinstance(names, tuple) or len(names) < 2 or any(name not in CHAINABLE for name in names):
+        raise SettingError(
+            f"{flag}: drafters must list two or more of {', '.join(CHAINABLE)}, got {shown(names)}; write {example}"
+        )
+    if len(set(names)) != len(names) or not set(BLOCK_DRAFTERS).isdisjoint(names[:-1]):
+        raise SettingError(
+            f"{flag}: drafters {shown(names)} cannot work: each may stand once, and whatever follows a model is never "
+            f"asked; write {example}"
         )
 
 

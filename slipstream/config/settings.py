@@ -15,7 +15,8 @@ VERIFICATIONS = ("fixed", "confidence")
 NO_COST_TABLE = "none"
 PROFILE_COSTS = "profile"
 BLOCK_DRAFTERS = ("dflash", "dspark")
-SPECULATIVE_METHODS = ("ngram", *BLOCK_DRAFTERS, "forced")
+CHAINABLE = ("ngram", *BLOCK_DRAFTERS)
+SPECULATIVE_METHODS = (*CHAINABLE, "chain", "forced")
 DRAFT_SAMPLE_METHODS = ("coupled", "greedy")
 DEFAULT_SPECULATIVE_TOKENS = 5
 MAX_SPECULATIVE_TOKENS = 64
@@ -117,6 +118,7 @@ class SpeculativeSettings:
         num_speculative_tokens: K, most drafts per request per step; None takes what a block drafter was trained for,
             and DEFAULT_SPECULATIVE_TOKENS for other methods.
         model: directory of the drafter, for BLOCK_DRAFTERS.
+        drafters: of `chain`: two or more of CHAINABLE; each request takes the first that has drafts for it.
         draft_sample_method: how a model's drafts are chosen at temperatures above 0: `coupled`, with the target's own
             noise, or `greedy`, the likeliest token (accepted less often; for comparison).
         prompt_lookup_min, prompt_lookup_max: n-gram lengths that `ngram` looks for, at most MAX_LOOKUP_LENGTH.
@@ -130,6 +132,7 @@ class SpeculativeSettings:
     method: str
     num_speculative_tokens: int | None = None
     model: str | None = None
+    drafters: tuple[str, ...] = ()
     draft_sample_method: str = "coupled"
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 4

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from slipstream.config import SettingError, SpeculativeSettings, check_speculative
 from slipstream.speculation.ngram import NgramDrafter
 from slipstream.speculation.serving import DrafterSource
-from slipstream.speculation.sources import PlainSource, open_block_drafter
+from slipstream.speculation.sources import PlainSource, open_block_drafter, open_chain
 
 
 def _open_ngram(settings: SpeculativeSettings) -> DrafterSource:
@@ -21,10 +21,15 @@ def _refuse_forced(settings: SpeculativeSettings) -> DrafterSource:
     )
 
 
+def _open_chain(settings: SpeculativeSettings) -> DrafterSource:
+    return open_chain(settings, lambda part: BUILDERS[part.method](part))
+
+
 BUILDERS: dict[str, Callable[[SpeculativeSettings], DrafterSource]] = {
     "ngram": _open_ngram,
     "dflash": open_block_drafter,
     "dspark": open_block_drafter,
+    "chain": _open_chain,
     "forced": _refuse_forced,
 }
 

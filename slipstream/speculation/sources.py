@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from slipstream.attention.cache import kv_bytes_per_token
-from slipstream.config import SettingError, SpeculativeSettings
+from slipstream.config import BLOCK_DRAFTERS, SettingError, SpeculativeSettings
 from slipstream.models.config import ModelLoadError
 from slipstream.models.loading import ModelSource
 from slipstream.scheduler.layouts import DraftLayout
 from slipstream.scheduler.protocol import Drafter
 from slipstream.speculation.block_drafter import BlockDrafter
+from slipstream.speculation.chain import ChainDrafter
 from slipstream.speculation.formats.checkpoint import DrafterCheckpoint, open_drafter_checkpoint
 from slipstream.speculation.identity import check_identity, check_weights
-from slipstream.speculation.serving import ServingDrafter, ServingTarget
+from slipstream.speculation.serving import DrafterSource, ServingDrafter, ServingTarget
 
 _FLAG = "--speculative-config"
 
@@ -80,6 +82,56 @@ class BlockDrafterSource:
         model = self.checkpoint.load(decoder.dtype, decoder.device, decoder.kernels)
         drafter = BlockDrafter(model, target, is_coupled=self.settings.draft_sample_method == "coupled")
         return ServingDrafter(drafter, drafter)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSource:
+    """Several methods in a row (chain.py)."""
+
+    settings: SpeculativeSettings
+    parts: Mapping[str, DrafterSource]
+
+    @property
+    def layout(self) -> DraftLayout:
+        """See DrafterSource; that of the part with the largest pass."""
+        layouts = [part.layout for part in self.parts.values()]
+        return max(layouts, key=lambda layout: layout.default_draft_capacity(1, 1, self.settings.num_drafts))
+
+    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """See DrafterSource."""
+        return sum(part.kv_bytes_per_token(dtype) for part in self.parts.values())
+
+    def check_target(self, target: ModelSource) -> None:
+        """See DrafterSource."""
+        for part in self.parts.values():
+            part.check_target(target)
+
+    def build(self, target: ServingTarget | None) -> ServingDrafter:
+        """See DrafterSource."""
+        built = {name: part.build(target) for name, part in self.parts.items()}
+        chain = ChainDrafter({name: part.drafter for name, part in built.items()}, self.layout)
+        # Only the last part may be a model (config/checks.py), so at most one observes.
+        return ServingDrafter(chain, next((p.observer for p in built.values() if p.observer is not None), None))
+
+
+def open_chain(settings: SpeculativeSettings, open_part: Callable[[SpeculativeSettings], DrafterSource]) -> ChainSource:
+    """Open each part as if it stood alone; the model decides K and the position limit where they are open.
+
+    Raises:
+        SettingError, ModelLoadError: as the parts.
+    """
+    parts: dict[str, DrafterSource] = {}
+    decided = settings
+    for name in reversed(settings.drafters):
+        model = settings.model if name in BLOCK_DRAFTERS else None
+        parts[name] = open_part(dataclasses.replace(decided, method=name, drafters=(), model=model))
+        own = parts[name].settings
+        decided = dataclasses.replace(
+            settings,
+            num_speculative_tokens=own.num_speculative_tokens,
+            draft_max_model_len=own.draft_max_model_len,
+        )
+    return ChainSource(decided, dict(reversed(parts.items())))
 
 
 def open_block_drafter(settings: SpeculativeSettings) -> BlockDrafterSource:
