@@ -1,16 +1,15 @@
 """AcceptanceTracker: what is known of how drafts fare, as survivals that planners rank and drafting rules weigh.
 
-Everything is a hazard: the chance that drafts 1 … j are all accepted is exp(-θ H_j). Where the drafter gives
-confidences, H_j is the sum of their negative logarithms, and one θ for all calibrates them. Where it is silent, H_j
-comes from the running acceptance of position j over all requests, and each request has a θ of its own, shrunk to 1
-(proportional hazards with gamma frailty: θ = (refusals + s) / (hazard that was faced + s)).
+All of it is odds of refusal, (1 - c) / c for a chance c given the drafts before. Where the drafter gives confidences,
+theirs are multiplied by one factor for all, which calibrates them. Where it is silent, they are those of the draft's
+position over all requests, multiplied by a factor of the request's own, shrunk to 1. Both are learnt by matching
+moments: a factor f is right when refusals = Σ f o / (1 + f o) over the judged drafts.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,13 +22,15 @@ PRIOR_TRIALS = 6.0
 PRIOR_ACCEPTANCE = 0.8
 """A position is believed to be accepted so often until about so many drafts were judged there."""
 
-MEMORY_TRIALS = 2048.0
-"""Judged drafts of a position, and over all of a calibration, after which older ones count half."""
+MEMORY_TRIALS = 512.0
+"""Judged drafts of a position after which older ones count half."""
 
-REQUEST_PRIOR = 6.0
-REQUEST_MEMORY = 32.0
-CALIBRATION_PRIOR = 8.0
-"""s and memory of the θ of requests, and s of the one that calibrates, in units of hazard (expected refusals)."""
+REQUEST_PRIOR, REQUEST_MEMORY = 1.5, 32.0
+CALIBRATION_PRIOR, CALIBRATION_MEMORY = 8.0, 1024.0
+"""Expected refusals that the prior factor of 1 counts as, and after which older evidence counts half."""
+
+PROBE_WEIGHT = 16.0
+"""A probe speaks for the many drafts that were not made, or not judged, since the one before."""
 
 MIN_CONFIDENCE = 1e-6
 MIN_SURVIVAL = 1e-30
@@ -38,48 +39,51 @@ _NONE: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
-class Frailty:
-    """How much more (or less) often refusals come than a hazard says, shrunk to 1.
+class OddsFactor:
+    """How much higher (or lower) the odds of refusal are than was thought, shrunk to 1.
 
     Attributes:
-        prior: s. memory: hazard after which older evidence counts half. refusals, faced: evidence so far.
+        prior, memory: see REQUEST_PRIOR. refusals: so far. expected: Σ o / (1 + f o), those expected over f.
     """
 
     prior: float
     memory: float
     refusals: float = 0.0
-    faced: float = 0.0
+    expected: float = 0.0
 
     @property
-    def factor(self) -> float:
-        """θ."""
-        return (self.refusals + self.prior) / (self.faced + self.prior)
+    def value(self) -> float:
+        """f."""
+        return (self.refusals + self.prior) / (self.expected + self.prior)
 
-    def observe(self, before: float, through: float, *, refused: bool) -> None:
-        """Drafts were judged whose hazards sum to `through`, or to `before` without the refused last one: that one is
-        taken to have come half way through its hazard."""
-        self.faced += 0.5 * (before + through) if refused else through
-        self.refusals += refused
-        if self.faced > self.memory:
-            self.faced *= 0.5
+    def observe(self, expected: float, refusals: float) -> None:
+        """Drafts were judged."""
+        self.expected += expected
+        self.refusals += refusals
+        if self.expected > self.memory:
+            self.expected *= 0.5
             self.refusals *= 0.5
 
 
 class AcceptanceTracker:
     """Learns from committed steps. Only verified drafts up to the first refused one are evidence: those behind it were
-    never looked at."""
+    never looked at.
+
+    Attributes:
+        probing: requests whose drafts at hand are to be judged whatever is known: they count as sure.
+        num_judged: drafts that were evidence so far.
+    """
 
     def __init__(self, num_speculative_tokens: int) -> None:
         most = num_speculative_tokens
-        self._verified = [PRIOR_TRIALS] * most
-        self._accepted = [PRIOR_TRIALS * PRIOR_ACCEPTANCE] * most
-        self._hazards = [0.0] * (most + 1)  # H_0 … H_K
-        self._is_stale = True
-        self._requests: dict[str, Frailty] = {}
-        self._calibration = Frailty(CALIBRATION_PRIOR, MEMORY_TRIALS)
+        self._refusals = [PRIOR_TRIALS * (1.0 - PRIOR_ACCEPTANCE)] * most
+        self._expected = [PRIOR_TRIALS * PRIOR_ACCEPTANCE] * most
+        self._odds = [(1.0 - PRIOR_ACCEPTANCE) / PRIOR_ACCEPTANCE] * most
+        self._requests: dict[str, OddsFactor] = {}
+        self._calibration = OddsFactor(CALIBRATION_PRIOR, CALIBRATION_MEMORY)
         self._confidences: dict[str, Sequence[float]] = {}
         self._recent: deque[Sequence[float]] = deque(maxlen=NUM_BLOCKS_REMEMBERED)
-        self._probing: set[str] = set()
+        self.probing: frozenset[str] = frozenset()
         self.num_judged = 0
 
     # -- evidence -------------------------------------------------------------------------------------------------
@@ -89,27 +93,33 @@ class AcceptanceTracker:
         refused = num_accepted < num_verified
         num_judged = num_accepted + refused
         self.num_judged += num_judged
-        self._probing.discard(request_id)
+        weight = PROBE_WEIGHT if request_id in self.probing else 1.0
         confidences = self._confidences.get(request_id)
-        if confidences is not None and len(confidences) >= num_verified:
-            through = before = 0.0
+        if confidences is not None and len(confidences) >= num_judged:
+            factor, expected = self._calibration.value, 0.0
             for confidence in confidences[:num_judged]:
-                before = through
-                through -= math.log(max(confidence, MIN_CONFIDENCE))
-            self._calibration.observe(before, through, refused=refused)
-        else:
-            frailty = self._requests.get(request_id)
-            if frailty is None:
-                frailty = self._requests[request_id] = Frailty(REQUEST_PRIOR, REQUEST_MEMORY)
-            hazards = self._cumulative_hazards()
-            frailty.observe(hazards[max(num_judged - 1, 0)], hazards[num_judged], refused=refused)
-        self._is_stale = True
+                expected += (1.0 - confidence) / (confidence + factor * (1.0 - confidence) + MIN_CONFIDENCE)
+            self._calibration.observe(weight * expected, weight * refused)
+        known = self._requests.get(request_id)
+        if known is None:
+            known = self._requests[request_id] = OddsFactor(REQUEST_PRIOR, REQUEST_MEMORY)
+        known.observe(self._observe_positions(num_judged, refused, known.value, weight), refused)
+
+    def _observe_positions(self, num_judged: int, refused: bool, factor: float, weight: float) -> float:
+        """Learn of the positions from a request with this factor; gives what it has to expect, Σ o / (1 + f o)."""
+        odds, expected, refusals = self._odds, self._expected, self._refusals
+        whole = 0.0
         for position in range(num_judged):
-            self._verified[position] += 1.0
-            self._accepted[position] += position < num_accepted
-            if self._verified[position] > MEMORY_TRIALS:
-                self._verified[position] *= 0.5
-                self._accepted[position] *= 0.5
+            chance = 1.0 / (1.0 + factor * odds[position])
+            whole += odds[position] * chance
+            expected[position] += weight * factor * chance
+            if refused and position == num_judged - 1:
+                refusals[position] += weight
+            odds[position] = refusals[position] / expected[position]
+            if expected[position] > MEMORY_TRIALS:
+                expected[position] *= 0.5
+                refusals[position] *= 0.5
+        return whole
 
     def note_drafts(self, request_id: str, confidences: Sequence[float] | None) -> None:
         """A committed step made drafts; `confidences` are conditional, None where the drafter is silent."""
@@ -117,18 +127,13 @@ class AcceptanceTracker:
             self._confidences.pop(request_id, None)
             return
         self._confidences[request_id] = confidences
-        if len(confidences) == len(self._verified):
+        if len(confidences) == len(self._odds):
             self._recent.append(confidences)
-
-    def probe(self, request_ids: Iterable[str]) -> None:
-        """The next drafts of these requests are to be judged whatever is known: they count as sure until they are."""
-        self._probing.update(request_ids)
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""
         self._requests.pop(request_id, None)
         self._confidences.pop(request_id, None)
-        self._probing.discard(request_id)
 
     # -- what follows from it -------------------------------------------------------------------------------------
 
@@ -155,31 +160,36 @@ class AcceptanceTracker:
             survivals = np.empty((len(requests), depth))
         if silent:
             survivals[silent] = self.expected([requests[i] for i in silent], depth)
-        if self._probing:
-            survivals[[i for i, request in enumerate(requests) if request.request_id in self._probing]] = 1.0
+        if self.probing:
+            survivals[[i for i, request in enumerate(requests) if request.request_id in self.probing]] = 1.0
         return np.where(at_hand, np.maximum(survivals, MIN_SURVIVAL), 0.0)
 
     def expected(self, requests: Sequence[Request], depth: int) -> Survivals:
         """Survivals of `depth` drafts that are not made yet, by running acceptance, shape [R, depth]."""
-        hazards = np.array(self._cumulative_hazards()[1 : depth + 1])
         factors = [
-            1.0 if (known := self._requests.get(request.request_id)) is None else known.factor for request in requests
+            1.0 if (known := self._requests.get(request.request_id)) is None else known.value for request in requests
         ]
-        return np.exp(-np.outer(factors, hazards))
+        return _survivals(np.outer(factors, self._odds[:depth]))
+
+    def typical(self, depth: int) -> NDArray[np.float64]:
+        """Survivals of a request of which nothing is known, by running acceptance, shape [depth]."""
+        return np.asarray(_survivals(np.array([self._odds[:depth]]))[0])
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no drafter ever gave a confidence."""
+        return not self._recent
 
     def recent(self) -> Survivals | None:
         """Calibrated survivals of the last whole blocks that came with confidences, [M, K]; None where none did."""
         return self._calibrated(list(self._recent)) if self._recent else None
 
     def _calibrated(self, confidences: Sequence[Sequence[float]]) -> Survivals:
-        products: NDArray[np.float64] = np.array(confidences, dtype=np.float64).cumprod(axis=1)
-        return np.asarray(products**self._calibration.factor)
+        chances = np.array(confidences, dtype=np.float64)
+        refused = 1.0 - chances
+        chances /= chances + self._calibration.value * refused + MIN_CONFIDENCE * (chances == 0.0)
+        return np.asarray(chances.cumprod(axis=1))
 
-    def _cumulative_hazards(self) -> list[float]:
-        if self._is_stale:
-            total = 0.0
-            for j, (verified, accepted) in enumerate(zip(self._verified, self._accepted, strict=True), 1):
-                total -= math.log(accepted / verified)
-                self._hazards[j] = total
-            self._is_stale = False
-        return self._hazards
+
+def _survivals(odds: NDArray[np.float64]) -> Survivals:
+    return np.asarray((1.0 / (1.0 + odds)).cumprod(axis=1))

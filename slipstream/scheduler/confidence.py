@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slipstream.scheduler.verification import Survivals, TurnByTurnPlanner, VerifyOffer, offer_of
 
@@ -35,6 +36,8 @@ class ConfidencePlanner:
             earlier draft, and a rule that looks ahead would let a draft decide whether it is verified itself.
     """
 
+    reason = ""
+
     def __init__(self, *, stop_early: bool = False) -> None:
         self._stop_early = stop_early
 
@@ -57,17 +60,17 @@ class OldTotalPlanner:
         age: steps between the survivals that decide the total and those that rank.
 
     Attributes:
-        total_age: steps by which the last offer was behind; less than `age` until so many were made.
+        reason: both ages.
     """
 
     def __init__(self, age: int = 2) -> None:
         self._offers: deque[VerifyOffer] = deque(maxlen=age + 1)
-        self.total_age = 0
+        self.reason = ""
 
     def offer(self, survivals: Survivals) -> VerifyOffer:
         """See VerificationPlanner. What `age` calls ago was expected of rows; the rows at hand now may be fewer."""
         self._offers.append(offer_of(survivals, may_trim=True))
-        self.total_age = len(self._offers) - 1
+        self.reason = f"total by survivals {len(self._offers) - 1} steps old, ranking by survivals 0 steps old"
         return _cut(self._offers[0], self._offers[-1])
 
     def distribute(self, drafts: Sequence[int], survivals: Survivals | None, num_rows: int, turn: int) -> list[int]:
@@ -83,6 +86,6 @@ def _cut(old: VerifyOffer, now: VerifyOffer) -> VerifyOffer:
     )
 
 
-def _stretched(values: np.typing.NDArray[np.float64], length: int) -> np.typing.NDArray[np.float64]:
+def _stretched(values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
     """The first `length` values; past the end the last one goes on: rows of which nothing is known bring nothing."""
     return np.pad(values[:length], (0, max(length - len(values), 0)), mode="edge")

@@ -215,8 +215,7 @@ class Scheduler:
             ),
             self._costs,
         )
-        if decision.probes:
-            self.acceptance.probe(decision.probes)
+        self.acceptance.probing = frozenset() if self._last_drafting is None else self._last_drafting.probes
         self._last_drafting = decision
         return decision
 

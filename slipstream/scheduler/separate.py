@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from slipstream.request import Request, RequestStatus
 from slipstream.scheduler.acceptance import AcceptanceTracker
 from slipstream.scheduler.costs import StepCosts
@@ -52,18 +55,21 @@ class SeparateBudget:
             draft_rows_left -= len(decodes)
             rows_left = min(rows_left, draft_rows_left)
 
-        candidates = self._candidates(step, decodes, prefills, rows_left)
+        survivals = functools.cache(lambda: self._survivals(decodes))
+        candidates = self._candidates(step, decodes, prefills, rows_left, survivals)
         composition = self.policy.compose(candidates, self.costs, step.now)
         if composition.reason:
             step.reasons.append(composition.reason)
+        if self.planner.reason and composition.num_verify_rows:
+            step.reasons.append(self.planner.reason)
         if composition.num_prompt_rows:
             self.prompt_wait.ran(step.now)
         num_drafts = candidates.num_drafts
         if composition.depth is not None:
             drafts = [min(count, composition.depth) for count in drafts]
         elif composition.num_verify_rows < num_drafts:
-            survivals = None if self.costs is None else self._survivals(decodes)
-            drafts = self.planner.distribute(drafts, survivals, composition.num_verify_rows, step.step)
+            known = None if self.costs is None else survivals()
+            drafts = self.planner.distribute(drafts, known, composition.num_verify_rows, step.step)
         if composition.num_verify_rows < num_drafts:
             step.reasons.append(f"{num_drafts - composition.num_verify_rows} of {num_drafts} drafts yielded their rows")
         if carries:
@@ -77,7 +83,12 @@ class SeparateBudget:
         self._add_prompts(step, prefills, composition.num_prompt_rows, draft_rows_left)
 
     def _candidates(
-        self, step: StepBuilder, decodes: list[Decode], prefills: list[Request], rows_left: int
+        self,
+        step: StepBuilder,
+        decodes: list[Decode],
+        prefills: list[Request],
+        rows_left: int,
+        survivals: Callable[[], Survivals],
     ) -> StepCandidates:
         """What the policy is asked; what only a cost rule needs is counted only when there are costs."""
         prompt_rows = sum(len(r.token_ids) - r.num_computed_tokens - r.in_flight_rows for r in prefills)
@@ -102,7 +113,7 @@ class SeparateBudget:
             candidates.num_prompt_kv_tokens = prompt_rows + sum(r.num_computed_tokens for r in prefills)
             candidates.num_emitting_prompts = num_prompts - (num_prompts > 0 and prompt_rows >= rows_left)
             candidates.num_draft_rows_per_request = step.draft_costs.extra_rows[step.drafting.most]
-            candidates.offer = lambda: self.planner.offer(self._survivals(decodes))
+            candidates.offer = lambda: self.planner.offer(survivals())
         return candidates
 
     def _survivals(self, decodes: list[Decode]) -> Survivals:

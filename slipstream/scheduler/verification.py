@@ -1,4 +1,4 @@
-"""VerificationPlanner: which drafts share the verify rows of a step (design 4). Planners that trim are in confidence.py."""
+"""VerificationPlanner: which drafts share the verify rows of a step (design 4); see also confidence.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,14 @@ class VerifyOffer:
 
 
 class VerificationPlanner(Protocol):
-    """Values verify rows, and distributes them among requests."""
+    """Values verify rows, and distributes them among requests.
+
+    Attributes:
+        reason: in words, what of the last offer a reader of the plan should know; empty for nothing.
+    """
+
+    @property
+    def reason(self) -> str: ...
 
     def offer(self, survivals: Survivals) -> VerifyOffer:
         """What rows are expected to bring."""
@@ -75,6 +82,8 @@ def _sums_from_zero(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 class TurnByTurnPlanner:
     """Everybody's first draft, then everybody's second, until the rows are used up; verifies all that fit."""
+
+    reason = ""
 
     def offer(self, survivals: Survivals) -> VerifyOffer:
         """See VerificationPlanner."""
