@@ -11,7 +11,6 @@ from typing import Any
 
 from slipstream.config.draft_schedule import check_draft_schedule
 from slipstream.config.settings import (
-    BLOCK_DRAFTERS,
     CHAINABLE,
     COMPOSITIONS,
     DRAFT_BUDGETS,
@@ -20,6 +19,7 @@ from slipstream.config.settings import (
     EMBEDDED_MODEL,
     MAX_LOOKUP_LENGTH,
     MAX_SPECULATIVE_TOKENS,
+    MODEL_DRAFTERS,
     NO_COST_TABLE,
     PROFILE_COSTS,
     SPECULATIVE_METHODS,
@@ -210,14 +210,12 @@ def _check_drafter_model(speculative: SpeculativeSettings) -> None:
             f"choose one of {', '.join(DRAFT_SAMPLE_METHODS)}"
         )
     _check_chain(speculative)
-    if method in BLOCK_DRAFTERS or not set(BLOCK_DRAFTERS).isdisjoint(speculative.drafters):
+    if method in MODEL_DRAFTERS or not set(MODEL_DRAFTERS).isdisjoint(speculative.drafters):
         if speculative.model is None or not speculative.model.strip():
-            raise SettingError(f"{flag}: method {method!r} needs a model, the directory of the drafter")
+            raise SettingError(f"{flag}: method {method!r} needs a model, the drafter's")
         return
     if speculative.model is not None:
-        raise SettingError(
-            f"{flag}: model belongs to the methods {' and '.join(BLOCK_DRAFTERS)}; {method!r} has no model"
-        )
+        raise SettingError(f"{flag}: model belongs to the methods {', '.join(MODEL_DRAFTERS)}; {method!r} has no model")
 
 
 def _check_chain(speculative: SpeculativeSettings) -> None:
@@ -231,7 +229,7 @@ def _check_chain(speculative: SpeculativeSettings) -> None:
         raise SettingError(
             f"{flag}: drafters must list two or more of {', '.join(CHAINABLE)}, got {shown(names)}; write {example}"
         )
-    if len(set(names)) != len(names) or not set(BLOCK_DRAFTERS).isdisjoint(names[:-1]):
+    if len(set(names)) != len(names) or not set(MODEL_DRAFTERS).isdisjoint(names[:-1]):
         raise SettingError(
             f"{flag}: drafters {shown(names)} cannot work: each may stand once, and whatever follows a model is never "
             f"asked; write {example}"

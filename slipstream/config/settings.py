@@ -15,7 +15,8 @@ VERIFICATIONS = ("fixed", "confidence")
 NO_COST_TABLE = "none"
 PROFILE_COSTS = "profile"
 BLOCK_DRAFTERS = ("dflash", "dspark")
-CHAINABLE = ("ngram", *BLOCK_DRAFTERS)
+MODEL_DRAFTERS = (*BLOCK_DRAFTERS, "draft_model")
+CHAINABLE = ("ngram", *MODEL_DRAFTERS)
 SPECULATIVE_METHODS = (*CHAINABLE, "chain", "forced")
 DRAFT_SAMPLE_METHODS = ("coupled", "greedy")
 DEFAULT_SPECULATIVE_TOKENS = 5
@@ -117,7 +118,7 @@ class SpeculativeSettings:
         method: one of SPECULATIVE_METHODS.
         num_speculative_tokens: K, most drafts per request per step; None takes what a block drafter was trained for,
             and DEFAULT_SPECULATIVE_TOKENS for other methods.
-        model: directory of the drafter, for BLOCK_DRAFTERS.
+        model: directory of the drafter, for MODEL_DRAFTERS; of `draft_model`, whatever `--model` takes.
         drafters: of `chain`: two or more of CHAINABLE; each request takes the first that has drafts for it.
         draft_sample_method: how a model's drafts are chosen at temperatures above 0: `coupled`, with the target's own
             noise, or `greedy`, the likeliest token (accepted less often; for comparison).

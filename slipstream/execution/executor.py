@@ -83,7 +83,7 @@ class TorchExecutor:
         tapped = () if self.drafter is None else self.drafter.tapped_layers
         output = decoder.forward(inputs.token_ids, inputs.metadata, self.cache, tapped)
         if self.drafter is not None:
-            self.drafter.observe(TargetStates(output.layer_hidden, inputs.metadata))
+            self.drafter.observe(TargetStates(inputs.token_ids, output.layer_hidden, inputs.metadata))
         sampled, bad_rows = SampledTokens([], []), set[int]()
         if inputs.sample_rows:
             hidden = output.hidden

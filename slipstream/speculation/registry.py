@@ -7,7 +7,7 @@ from collections.abc import Callable
 from slipstream.config import SettingError, SpeculativeSettings, check_speculative
 from slipstream.speculation.ngram import NgramDrafter
 from slipstream.speculation.serving import DrafterSource
-from slipstream.speculation.sources import PlainSource, open_block_drafter, open_chain
+from slipstream.speculation.sources import PlainSource, open_block_drafter, open_chain, open_draft_model
 
 
 def _open_ngram(settings: SpeculativeSettings) -> DrafterSource:
@@ -29,6 +29,7 @@ BUILDERS: dict[str, Callable[[SpeculativeSettings], DrafterSource]] = {
     "ngram": _open_ngram,
     "dflash": open_block_drafter,
     "dspark": open_block_drafter,
+    "draft_model": open_draft_model,
     "chain": _open_chain,
     "forced": _refuse_forced,
 }

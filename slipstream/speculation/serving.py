@@ -22,10 +22,12 @@ class TargetStates:
     """What the target's pass leaves for drafters, for all N rows, rows of refused drafts included.
 
     Attributes:
+        token_ids: input of each row, int64 [N].
         layer_hidden: outputs of the tapped layers, [N, d_t] each (see DecoderOutput).
         metadata: positions and slots of the rows.
     """
 
+    token_ids: Tensor
     layer_hidden: Mapping[int, Tensor]
     metadata: AttentionMetadata
 

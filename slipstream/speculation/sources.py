@@ -11,13 +11,16 @@ from pathlib import Path
 import torch
 
 from slipstream.attention.cache import kv_bytes_per_token
-from slipstream.config import BLOCK_DRAFTERS, SettingError, SpeculativeSettings
+from slipstream.config import MODEL_DRAFTERS, SettingError, SpeculativeSettings
 from slipstream.models.config import ModelLoadError
-from slipstream.models.loading import ModelSource
-from slipstream.scheduler.layouts import DraftLayout
+from slipstream.models.decoder import Decoder
+from slipstream.models.fingerprint import tokenizer_fingerprint
+from slipstream.models.loading import ModelSource, open_model
+from slipstream.scheduler.layouts import LAYOUTS, DraftLayout
 from slipstream.scheduler.protocol import Drafter
 from slipstream.speculation.block_drafter import BlockDrafter
 from slipstream.speculation.chain import ChainDrafter
+from slipstream.speculation.draft_model import DraftModelDrafter
 from slipstream.speculation.formats.checkpoint import DrafterCheckpoint, open_drafter_checkpoint
 from slipstream.speculation.identity import check_identity, check_weights
 from slipstream.speculation.serving import DrafterSource, ServingDrafter, ServingTarget
@@ -85,6 +88,69 @@ class BlockDrafterSource:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftModelSource:
+    """A second, smaller model."""
+
+    settings: SpeculativeSettings
+    source: ModelSource
+
+    @property
+    def layout(self) -> DraftLayout:
+        """See DrafterSource."""
+        return LAYOUTS["draft_model"]
+
+    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """See DrafterSource."""
+        config = self.source.config
+        return kv_bytes_per_token(config.num_layers, config.num_kv_heads, config.head_dim, dtype)
+
+    def check_target(self, target: ModelSource) -> None:
+        """See DrafterSource: both must write the same tokens with the same ids."""
+        own, other = (tokenizer_fingerprint(source.tokenizer) for source in (self.source, target))
+        if own != other:
+            raise ModelLoadError(
+                f"{_FLAG}: the draft model {self.source.name} has another tokenizer than {target.name} "
+                f"(fingerprints {own} and {other}), so its drafts would be other words. "
+                f"Give a smaller model of the same family, or {_FLAG} none"
+            )
+
+    def build(self, target: ServingTarget | None) -> ServingDrafter:
+        """See DrafterSource."""
+        if target is None:
+            raise SettingError(f"{_FLAG}: method 'draft_model' needs a real model to draft for")
+        decoder = target.decoder
+        small = Decoder(
+            self.source.config,
+            self.source.load_weights(decoder.dtype, decoder.device),
+            kernels=decoder.kernels,
+            attention=decoder.attention,
+            num_positions=decoder.num_positions,
+        )
+        is_coupled = self.settings.draft_sample_method == "coupled"
+        drafter = DraftModelDrafter(small, target, is_coupled=is_coupled)
+        return ServingDrafter(drafter, drafter)
+
+
+def open_draft_model(settings: SpeculativeSettings) -> DraftModelSource:
+    """Open a model as a drafter; it drafts no further than its own positions. Raises SettingError, ModelLoadError."""
+    source = open_model(settings.model or "", progress=False)
+    limit = _position_limit(settings, source.config.max_position)
+    decided = dataclasses.replace(settings, num_speculative_tokens=settings.num_drafts, draft_max_model_len=limit)
+    return DraftModelSource(decided, source)
+
+
+def _position_limit(settings: SpeculativeSettings, most: int) -> int:
+    """Where drafting ends: where the drafter's positions do, or before."""
+    limit = most if settings.draft_max_model_len is None else settings.draft_max_model_len
+    if limit > most:
+        raise SettingError(
+            f"{_FLAG}: draft_max_model_len {limit} is more than the {most} positions that "
+            f"{settings.model} was made for, the nearest that works"
+        )
+    return limit
+
+
+@dataclass(frozen=True, slots=True)
 class ChainSource:
     """Several methods in a row (chain.py)."""
 
@@ -123,7 +189,7 @@ def open_chain(settings: SpeculativeSettings, open_part: Callable[[SpeculativeSe
     parts: dict[str, DrafterSource] = {}
     decided = settings
     for name in reversed(settings.drafters):
-        model = settings.model if name in BLOCK_DRAFTERS else None
+        model = settings.model if name in MODEL_DRAFTERS else None
         parts[name] = open_part(dataclasses.replace(decided, method=name, drafters=(), model=model))
         own = parts[name].settings
         decided = dataclasses.replace(
@@ -155,12 +221,7 @@ def open_block_drafter(settings: SpeculativeSettings) -> BlockDrafterSource:
             f"{_FLAG}: num_speculative_tokens {wanted} is more than the {most} drafts that {settings.model} was "
             f"trained for (block_size {config.block_size}); the nearest that works is {most}"
         )
-    limit = config.max_position if settings.draft_max_model_len is None else settings.draft_max_model_len
-    if limit > config.max_position:
-        raise SettingError(
-            f"{_FLAG}: draft_max_model_len {limit} is more than the {config.max_position} positions that "
-            f"{settings.model} was made for, the nearest that works"
-        )
+    limit = _position_limit(settings, config.max_position)
     for calibration in config.calibrations:
         if len(calibration.divisors) < most:
             raise ModelLoadError(

@@ -92,7 +92,7 @@ def test_the_registry_chains_what_stands_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (SpeculativeSettings(method="chain"), r"two or more of ngram, dflash, dspark, got \(\)"),
+        (SpeculativeSettings(method="chain"), r"two or more of ngram, dflash, dspark, draft_model, got \(\)"),
         (SpeculativeSettings(method="chain", drafters=("ngram", "forced")), "two or more of"),
         (
             SpeculativeSettings(method="chain", drafters=("dspark", "ngram"), model="x"),

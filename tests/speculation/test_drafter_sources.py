@@ -87,7 +87,7 @@ def test_the_method_must_be_the_checkpoints(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         (SpeculativeSettings(method="dspark"), "method 'dspark' needs a model"),
-        (SpeculativeSettings(method="ngram", model="x"), "model belongs to the methods dflash and dspark"),
+        (SpeculativeSettings(method="ngram", model="x"), "model belongs to the methods dflash, dspark, draft_model"),
         (SpeculativeSettings(method="dspark", model="x", draft_sample_method="topk"), "choose one of coupled, greedy"),
     ],
 )
