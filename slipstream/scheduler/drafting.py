@@ -64,6 +64,8 @@ class DraftingCandidates:
         acceptance: what is known of how drafts fared.
         max_rows: B, rows of the target's pass.
         previous: the decision for the step before; None at first.
+        row_bound_share: part of the last steps in which prompts were short of rows, not of seats. There drafts bring
+            nothing: each takes a row and saves at most one.
     """
 
     step: int
@@ -74,6 +76,7 @@ class DraftingCandidates:
     acceptance: AcceptanceTracker
     max_rows: int
     previous: DraftingDecision | None = None
+    row_bound_share: float = 0.0
 
 
 class DraftingPolicy(Protocol):

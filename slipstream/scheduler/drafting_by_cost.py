@@ -139,10 +139,11 @@ def outlooks_of(candidates: DraftingCandidates, costs: StepCosts) -> list[Drafti
     plain_ms = costs.target_ms(shape)
     outlooks = [DraftingOutlook(0, 0, num_requests / plain_ms if plain_ms > 0 else 0.0, plain_ms)]
     room = candidates.max_rows - num_requests
+    useful = max(1.0 - candidates.row_bound_share, 0.05)  # passes whose drafts are of use pay for the others
     for count in range(1, candidates.most + 1):
         offer = forecast(candidates, count)
         draft_rows = num_requests * candidates.layout.draft_query_rows(1 + count, count)
-        draft_ms = costs.draft_ms(num_requests, draft_rows)
+        draft_ms = costs.draft_ms(num_requests, draft_rows) / useful
         choice = best_verify_rows(offer, costs, shape, room, draft_ms=draft_ms)
         outlooks.append(DraftingOutlook(count, choice.num_rows, choice.tokens_per_ms, choice.target_ms + draft_ms))
     return outlooks

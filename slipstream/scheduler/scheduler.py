@@ -212,6 +212,7 @@ class Scheduler:
                 self.acceptance,
                 self.config.max_num_batched_tokens,
                 self._last_drafting,
+                self._budget.row_bound_share if isinstance(self._budget, SeparateBudget) else 0.0,
             ),
             self._costs,
         )

@@ -13,9 +13,17 @@ from slipstream.scheduler.prompt_wait import PromptWaitTracker
 from slipstream.scheduler.step_builder import Decode, StepBuilder
 from slipstream.scheduler.verification import Survivals, VerificationPlanner
 
+ROW_BOUND_MEMORY = 64
+"""Steps that `row_bound_share` looks back, roughly."""
+
 
 class SeparateBudget:
-    """Every running decode gets its one target row, prompts their promised rows, verify rows the rest."""
+    """Every running decode gets its one target row, prompts their promised rows, verify rows the rest.
+
+    Attributes:
+        row_bound_share: part of the last steps in which prompts were short of rows and not of seats: there a token
+            sooner is worth no more than the row it would have taken.
+    """
 
     def __init__(
         self,
@@ -29,6 +37,7 @@ class SeparateBudget:
         self.acceptance = acceptance
         self.costs = costs
         self.prompt_wait = PromptWaitTracker()
+        self.row_bound_share = 0.0
 
     def fill(self, step: StepBuilder) -> None:
         """Grant rows until the step is full."""
@@ -65,6 +74,12 @@ class SeparateBudget:
         if composition.num_prompt_rows:
             self.prompt_wait.ran(step.now)
         num_drafts = candidates.num_drafts
+        is_row_bound = (
+            composition.num_prompt_rows
+            and step.num_free_seats > 0
+            and (composition.num_prompt_rows + composition.num_verify_rows >= rows_left)
+        )
+        self.row_bound_share += (bool(is_row_bound) - self.row_bound_share) / ROW_BOUND_MEMORY
         if composition.depth is not None:
             drafts = [min(count, composition.depth) for count in drafts]
         elif composition.num_verify_rows < num_drafts:
