@@ -74,15 +74,16 @@ class SafeDrafter:
         chosen: list[tuple[RequestRows, RequestResult, DraftRequest]] = []
         for rows, result in zip(batch, results, strict=True):
             request = state.draft_request(rows) if result.error is None else None
+            done.num_query_rows += layout.draft_query_rows(len(rows.token_ids), 0)
             if request is None:
                 done.num_skipped += bool(rows.scheduled.num_draft_tokens)
-                done.num_query_rows += layout.draft_query_rows(len(rows.token_ids), 0)
                 continue
-            done.num_query_rows += layout.draft_query_rows(len(rows.token_ids), request.num_draft_tokens)
             chosen.append((rows, result, request))
         if chosen:
             blocks = self._propose([request for _, _, request in chosen])
-            for (rows, result, _), block in zip(chosen, blocks, strict=True):
+            for (rows, result, request), block in zip(chosen, blocks, strict=True):
+                took = None if block is None else block.num_query_rows
+                done.num_query_rows += layout.draft_query_rows(0, request.num_draft_tokens) if took is None else took
                 if block is not None:
                     state.keep_drafts(rows, result, self._checked(block), step)
         return done
@@ -107,7 +108,8 @@ class SafeDrafter:
             if not 0 <= token_id < self._vocab_size:
                 self._note("invalid_token", f"token id {token_id} with a vocabulary of {self._vocab_size}")
                 confidences = block.confidences
-                return DraftBlock(token_ids[:i], None if confidences is None else confidences[:i])
+                kept = None if confidences is None else confidences[:i]
+                return DraftBlock(token_ids[:i], kept, block.num_query_rows)
         return block
 
     def _note(self, reason: str, detail: object) -> None:

@@ -215,10 +215,17 @@ class DraftRequest:
 
 @dataclass(slots=True)
 class DraftBlock:
-    """Drafts for the positions after the anchor, in order; may be shorter than asked, even empty."""
+    """Drafts for the positions after the anchor, in order; may be shorter than asked, even empty.
+
+    Attributes:
+        confidences: as RequestResult's; None when the drafter is silent.
+        num_query_rows: rows of the drafter's pass that the block took beside carried ones; None for what the layout
+            says. A chain knows better: its n-grams take none.
+    """
 
     token_ids: list[int]
     confidences: Sequence[float] | None = None
+    num_query_rows: int | None = None
 
 
 class Drafter(Protocol):

@@ -113,6 +113,8 @@ class ChainDrafter:
 
     def _taken(self, name: str, request: DraftRequest, block: DraftBlock) -> DraftBlock:
         self._given[request.request_id] = _Given(name, len(request.token_ids), block.token_ids)
-        if block.confidences is not None:
-            return block
-        return DraftBlock(block.token_ids, self.acceptance[name].chances(len(block.token_ids)))
+        confidences = block.confidences
+        if confidences is None:
+            confidences = self.acceptance[name].chances(len(block.token_ids))
+        num_query_rows = self._parts[name].layout.draft_query_rows(0, request.num_draft_tokens)
+        return DraftBlock(block.token_ids, confidences, num_query_rows)

@@ -49,6 +49,7 @@ def test_the_model_drafts_where_no_match_is_found() -> None:
     assert model.calls == [["f"]]
     assert blocks[1].confidences == [0.9, 0.8, 0.7]
     assert blocks[0].confidences == [0.5, 0.5, 0.5]
+    assert [block.num_query_rows for block in blocks] == [0, 3, 0]
     chain.propose([asked("r", repeated)])
     assert model.calls == [["f"]], "nobody left for the model"
     chain.release("f")
