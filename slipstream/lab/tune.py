@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ BATCH = 4
 
 _EXPLORED = 0.6  # of the trials; the rest looks around the best one first
 _VAIN_ASKS = 64  # draws in a row that are known already
+_FOREVER_MS = 1e9
 _CANNOT_WORK = 10.0  # as a constraint: worse than any limit missed by less
 
 
@@ -59,7 +59,7 @@ def tune(
             _Search(runs, space, num_trials, seed).run()
         is_exhaustive = bool(everything) and everything.keys() <= runs.trials.keys() | runs.refused.keys()
         refusals = tuple(Refusal(*item) for item in runs.refused.items())
-        return Tuning(runs.limits, tuple(runs.trials.values()), refusals, is_exhaustive)
+        return Tuning(runs.limits, space, tuple(runs.trials.values()), refusals, is_exhaustive)
 
 
 @dataclass(slots=True)
@@ -196,15 +196,15 @@ class _Search:
                 self._tell(trial, candidate)
 
     def _tell(self, trial: optuna.Trial, candidate: Candidate) -> None:
-        known, start = self._runs.trials.get(candidate), self._runs.trials[self._runs.subject.start]
+        known = self._runs.trials.get(candidate)
         if known is None:
             trial.set_constraint("works", _CANNOT_WORK)
-            self._study.tell(trial, (0.0, _CANNOT_WORK))
+            self._study.tell(trial, (0.0, _FOREVER_MS))
             return
         trial.set_constraint("works", 0.0)
         for limit, miss in zip(self._runs.limits, known.misses, strict=True):
             trial.set_constraint(limit.flag, miss)
-        self._study.tell(trial, (known.throughput / start.throughput, math.log(known.tpot_ms / start.tpot_ms)))
+        self._study.tell(trial, (known.throughput, known.tpot_ms))
 
 
 @contextmanager

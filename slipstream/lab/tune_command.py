@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_TRIALS = 100_000
 FAILED = 1
+FILE_WIDTH = 120
+"""Columns of a table that goes to no terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             raise SettingError(f"{flag} {name}: there is no such folder to write a file in")
     subject = _subject(args)
     space = space_around(
-        subject.start, most_at_once=subject.most_at_once, has_drafter=subject.has_drafter, asked=args.search
+        subject.start, most_at_once=subject.most_at_once, known_drafts=subject.known_drafts, asked=args.search
     )
     with _progress(args) as on_trial:
         tuning = tune(
@@ -91,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
             on_trial=on_trial,
         )
     report = TuneReport(subject, tuning, args.seed)
-    print_report(Console(), report)
+    console = Console()
+    print_report(console if console.is_terminal else Console(width=max(console.width, FILE_WIDTH)), report)
     texts: list[tuple[str, str, str]] = []
     if args.json is not None:
         texts.append(("--json", args.json, json.dumps(report.to_json(), indent=2) + "\n"))

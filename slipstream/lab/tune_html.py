@@ -29,7 +29,7 @@ def html_of(report: TuneReport) -> str:
         findings=report.verdict(),
         notes=report.notes(),
         plot=pareto_svg(report),
-        columns=columns_of(tuning.limits),
+        columns=columns_of(tuning.limits, len(report.subject.cases)),
         rows=[
             {"name": names.get(key, ""), "is_best": trial is tuning.best, "cells": row_of(trial, tuning.limits)}
             for key, trial in shown.items()

@@ -22,7 +22,7 @@ def pareto_svg(report: TuneReport) -> str:
     tuning = report.tuning
     least, most = (f(trial.tpot_ms for trial in tuning.trials) for f in (min, max))
     highest = max(trial.throughput for trial in tuning.trials)
-    is_log = most / least >= _WIDE
+    is_log = 0 < least <= most / _WIDE
     x_ticks = log_ticks(least, most) if is_log else linear_ticks(most)
     y_ticks = linear_ticks(highest)
     x_low, x_high = (min(least, x_ticks[0]) * 0.97, max(most, x_ticks[-1]) * 1.03) if is_log else (0.0, x_ticks[-1])
@@ -101,4 +101,5 @@ def _axes(x: Scale, y: Scale, x_ticks: list[float], y_ticks: list[float]) -> lis
 
 def _settings(report: TuneReport, trial: Trial) -> str:
     limits = report.tuning.limits
-    return ", ".join(f"{name} {value}" for name, value in zip(columns_of(limits), row_of(trial, limits), strict=True))
+    names = columns_of(limits, len(trial.results))
+    return ", ".join(f"{name} {value}" for name, value in zip(names, row_of(trial, limits), strict=True))

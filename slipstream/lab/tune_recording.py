@@ -57,8 +57,8 @@ class RecordingSubject:
         return max(peaks)
 
     @property
-    def has_drafter(self) -> bool:
-        return self.header.config.num_speculative_tokens > 0
+    def known_drafts(self) -> int:
+        return self.header.config.num_speculative_tokens
 
     @property
     def measured_throughput(self) -> float | None:
@@ -71,7 +71,7 @@ class RecordingSubject:
         assignments = [f"{name}={getattr(candidate, name)}" for name in NAMES if name != "num_speculative_tokens"]
         if candidate.num_speculative_tokens:
             assignments.append(f"num_speculative_tokens={candidate.num_speculative_tokens}")
-        elif self.has_drafter:
+        elif self.known_drafts:
             assignments.append("method=none")
         return changed(_without_forced_length(self.header), assignments).config
 
@@ -109,7 +109,7 @@ class RecordingSubject:
             f"is off by {self.error:.0%} in the mean.",
         ]
         notes += rows_note(self.machine, candidate)
-        if self.has_drafter:
+        if self.known_drafts:
             notes.append(
                 "Drafts are accepted as they were at the same place of the same text, known for "
                 f"{acceptance.share_known():.0%} of the positions; the rest is drawn at the recording's own rate for "

@@ -15,9 +15,6 @@ from slipstream.lab.tune_limits import Limit, duration_in_words
 from slipstream.lab.tune_result import Trial, Tuning
 from slipstream.lab.tune_subject import Subject
 
-FILE_WIDTH = 120
-"""Columns of text that goes to no terminal."""
-
 MOST_ROWS = 8
 """Rows of the Pareto front in the terminal; the page and the JSON have all."""
 
@@ -57,14 +54,29 @@ class TuneReport:
         elif best is start:
             sentences.append("Nothing that was tried is better than the starting settings.")
         if best is not start:
+            throughput, tpot, ttft = best.ratios(start)
             sentences.append(
-                f"Against the starting settings: throughput x {best.throughput / start.throughput:.3g}, "
-                f"TPOT x {best.tpot_ms / start.tpot_ms:.2g}, TTFT x {best.ttft_ms / start.ttft_ms:.2g}"
+                f"Against the starting settings: throughput x {throughput:.3g}, TPOT x {tpot:.2g}, TTFT x {ttft:.2g}"
                 + (" (geometric means over the workloads)." if len(self.subject.cases) > 1 else ".")
             )
         if best.keeps_limits and not start.keeps_limits:
             sentences.append("The starting settings do not keep the limits.")
-        return [*sentences, *(self._binding(place, limit) for place, limit in enumerate(tuning.limits))]
+        return [
+            *sentences,
+            *(self._binding(place, limit) for place, limit in enumerate(tuning.limits)),
+            *self._edges(),
+        ]
+
+    def _edges(self) -> list[str]:
+        """Where the best setting is the largest that was tried, and a larger one could be better still."""
+        sentences = []
+        for name in ("num_speculative_tokens", "max_num_batched_tokens", "max_num_seqs"):
+            value, values = getattr(self.tuning.best.candidate, name), self.tuning.space.values[name]
+            if name == "max_num_seqs" and value >= self.subject.most_at_once:
+                continue
+            if len(values) > 1 and value == values[-1]:
+                sentences.append(f"{name} {value} is the largest that was tried; --search {name}=A,B,C tries others.")
+        return sentences
 
     def _binding(self, place: int, limit: Limit) -> str:
         best = self.tuning.best
@@ -126,9 +138,9 @@ class TuneReport:
         }
 
 
-def columns_of(limits: Sequence[Limit]) -> list[str]:
+def columns_of(limits: Sequence[Limit], num_cases: int) -> list[str]:
     """Headings of `row_of`."""
-    return ["K", "B", "S", "rules", "tok/s", "TPOT", "TTFT", *(limit.label for limit in _shown(limits))]
+    return ["K", "B", "S", "rules", "tok/s", "TPOT", "TTFT", *(limit.label for limit in _shown(limits, num_cases))]
 
 
 def row_of(trial: Trial, limits: Sequence[Limit]) -> list[str]:
@@ -140,15 +152,26 @@ def row_of(trial: Trial, limits: Sequence[Limit]) -> list[str]:
         str(candidate.max_num_seqs),
         f"{candidate.composition}, {candidate.verification}",
         f"{trial.throughput:.0f}" if trial.throughput >= 100 else f"{trial.throughput:.3g}",
-        duration_in_words(trial.tpot_ms),
-        duration_in_words(trial.ttft_ms),
-        *(_marked(limit, trial.value(limit)) for limit in _shown(limits)),
+        _median(trial, "tpot", limits),
+        _median(trial, "ttft", limits),
+        *(_marked(limit, trial.value(limit)) for limit in _shown(limits, len(trial.results))),
     ]
 
 
-def _shown(limits: Sequence[Limit]) -> list[Limit]:
-    """Throughput has its column already."""
-    return [limit for limit in limits if limit.time is not None]
+def _shown(limits: Sequence[Limit], num_cases: int) -> list[Limit]:
+    """Those that have no column yet: the medians are of the one workload, or means over several."""
+    has_column = {(None, "mean"), *((("tpot", "p50"), ("ttft", "p50")) if num_cases == 1 else ())}
+    return [limit for limit in limits if (limit.time, limit.statistic) not in has_column]
+
+
+def _median(trial: Trial, time: str, limits: Sequence[Limit]) -> str:
+    """A median, marked where it is what a limit is about and misses it."""
+    ms = trial.tpot_ms if time == "tpot" else trial.ttft_ms
+    if len(trial.results) == 1:
+        for limit in limits:
+            if (limit.time, limit.statistic) == (time, "p50"):
+                return _marked(limit, ms)
+    return duration_in_words(ms)
 
 
 def _marked(limit: Limit, value: float) -> str:
@@ -165,8 +188,8 @@ def print_report(console: Console, report: TuneReport) -> None:
     say(report.subject.title, "bold")
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
-    for column in columns_of(tuning.limits):
-        table.add_column(column, justify="left" if column == "rules" else "right", no_wrap=True)
+    for column in columns_of(tuning.limits, len(report.subject.cases)):
+        table.add_column(column, justify="left" if column == "rules" else "right")
     table.add_row("start", *row_of(tuning.start, tuning.limits))
     if tuning.best is not tuning.start:
         table.add_row(report.best_name, *row_of(tuning.best, tuning.limits), style="bold")
@@ -174,7 +197,7 @@ def print_report(console: Console, report: TuneReport) -> None:
     table.add_section()
     for trial in thinned(others, MOST_ROWS):
         table.add_row("Pareto", *row_of(trial, tuning.limits))
-    console.print(table, width=None if console.is_terminal else max(console.width, FILE_WIDTH))
+    console.print(table)
     say(
         "TPOT and TTFT are medians over the requests; Pareto: nothing within the limits beats it in both tok/s and TPOT"
     )

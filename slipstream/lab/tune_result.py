@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slipstream.bench.metrics import BenchResult
 from slipstream.lab.tune_limits import Limit
-from slipstream.lab.tune_space import Candidate
+from slipstream.lab.tune_space import Candidate, Space
 
 SAME_WITHIN = 0.005
 """Throughputs that differ by less count as equal: the lower TPOT decides."""
@@ -29,17 +29,27 @@ class Trial:
     @property
     def throughput(self) -> float:
         """Output tokens per second; the geometric mean over the workloads."""
-        return statistics.geometric_mean(result.output_throughput for result in self.results)
+        return _geometric_mean(result.output_throughput for result in self.results)
 
     @property
     def tpot_ms(self) -> float:
         """Median TPOT; the geometric mean over the workloads."""
-        return statistics.geometric_mean(result.tpot_ms.median for result in self.results if result.tpot_ms is not None)
+        return _geometric_mean(result.tpot_ms.median for result in self.results if result.tpot_ms is not None)
 
     @property
     def ttft_ms(self) -> float:
         """Median TTFT; the geometric mean over the workloads."""
-        return statistics.geometric_mean(result.ttft_ms.median for result in self.results if result.ttft_ms is not None)
+        return _geometric_mean(result.ttft_ms.median for result in self.results if result.ttft_ms is not None)
+
+    def ratios(self, other: Trial) -> tuple[float, float, float]:
+        """Throughput, TPOT and TTFT over those of another trial."""
+        pairs = (
+            (self.throughput, other.throughput),
+            (self.tpot_ms, other.tpot_ms),
+            (self.ttft_ms, other.ttft_ms),
+        )
+        throughput, tpot, ttft = (own / base if base > 0 else math.nan for own, base in pairs)
+        return throughput, tpot, ttft
 
     @property
     def miss(self) -> float:
@@ -72,6 +82,7 @@ class Tuning:
     """
 
     limits: tuple[Limit, ...]
+    space: Space
     trials: tuple[Trial, ...]
     refusals: tuple[Refusal, ...]
     is_exhaustive: bool
@@ -116,3 +127,11 @@ def best_of(trials: Sequence[Trial]) -> Trial:
         least = max(least, trials[0].throughput)
     equal = [trial for trial in kept if trial.throughput >= least]
     return min(equal, key=lambda trial: (trial.tpot_ms, -trial.throughput))
+
+
+def _geometric_mean(values: Iterable[float]) -> float:
+    """0 where one is: steps of a fitted table may come out as costing nothing."""
+    listed = list(values)
+    if min(listed) <= 0.0:
+        return 0.0
+    return math.exp(sum(map(math.log, listed)) / len(listed)) if len(listed) > 1 else listed[0]

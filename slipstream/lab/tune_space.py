@@ -12,9 +12,6 @@ from typing import Any
 from slipstream.config import COMPOSITIONS, MAX_SPECULATIVE_TOKENS, VERIFICATIONS, SettingError
 from slipstream.lab.toml_section import unknown_name
 
-MOST_DRAFTS = 8
-"""Largest K that is tried unless more is set or asked for."""
-
 _SPAN = 8
 """Budgets are tried from an eighth of what is set to eight times as much; sequence counts to four times, and no further
 than requests are ever there together."""
@@ -94,28 +91,27 @@ class Space:
                 yield self.candidate({**places, **moved})
 
 
-def space_around(start: Candidate, *, most_at_once: int, has_drafter: bool, asked: Sequence[str] = ()) -> Space:
+def space_around(start: Candidate, *, most_at_once: int, known_drafts: int, asked: Sequence[str] = ()) -> Space:
     """The values around a start.
 
     Args:
         most_at_once: requests that are ever there together; more seats would stay empty.
-        has_drafter: without one there are no drafts to vary.
+        known_drafts: K up to which acceptance is known; 0 without a drafter.
         asked: `name=a,b,c` each, in place of the values chosen here.
 
     Raises:
         SettingError: an unknown name or a value that cannot be.
     """
     budget, seats = start.max_num_batched_tokens, start.max_num_seqs
-    drafts = range(max(MOST_DRAFTS, start.num_speculative_tokens) + 1) if has_drafter else (0,)
     values: dict[str, tuple[Any, ...]] = {
-        "num_speculative_tokens": tuple(drafts),
+        "num_speculative_tokens": tuple(range(max(known_drafts, start.num_speculative_tokens) + 1)),
         "max_num_batched_tokens": _steps(budget / _SPAN, budget * _SPAN, budget),
         "max_num_seqs": _steps(min(seats, most_at_once) / _SPAN, min(seats * _MORE_SEATS, most_at_once), seats),
         **_CHOICES,
     }
     for text in asked:
         name, chosen = _asked(text)
-        if name == "num_speculative_tokens" and not has_drafter and chosen != (0,):
+        if name == "num_speculative_tokens" and not known_drafts and chosen != (0,):
             raise SettingError(f"--search {text}: nothing is known of a drafter here, so only 0 can be tried")
         values[name] = chosen
     return Space(values)

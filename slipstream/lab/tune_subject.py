@@ -21,7 +21,8 @@ class Subject(Protocol):
 
     Attributes:
         title: for reports. start: what the user has. cases: names of the workloads, each run on its own.
-        most_at_once: requests that are ever there together. has_drafter: whether drafts are known of.
+        most_at_once: requests that are ever there together.
+        known_drafts: K up to which acceptance is known; 0 without a drafter.
         measured_throughput: what was measured of the start; None where nothing was.
     """
 
@@ -34,7 +35,7 @@ class Subject(Protocol):
     @property
     def most_at_once(self) -> int: ...
     @property
-    def has_drafter(self) -> bool: ...
+    def known_drafts(self) -> int: ...
     @property
     def measured_throughput(self) -> float | None: ...
 
@@ -78,8 +79,9 @@ class ScenarioSubject:
         )
 
     @property
-    def has_drafter(self) -> bool:
-        return True
+    def known_drafts(self) -> int:
+        depth = max(len(one.chances) for one in self.scenario.acceptance.classes)
+        return max(depth, self.start.num_speculative_tokens) if depth == 1 else depth
 
     @property
     def measured_throughput(self) -> float | None:
@@ -124,10 +126,8 @@ class ScenarioSubject:
         if fit is not None and any(name in fit.values for name in self.cases):
             values = ", ".join(f"{fit.values[name]:g}" for name in self.cases if name in fit.values)
             notes.append(f"Its {fit.parameter} is not known, but fitted on published figures: {values}.")
-        depths = {len(one.chances) for one in scenario.acceptance.classes}
-        known = self.start.num_speculative_tokens if depths == {1} else max(depths)
-        most = candidate.num_speculative_tokens
-        if depths == {1}:
+        known, most = self.known_drafts, candidate.num_speculative_tokens
+        if all(len(one.chances) == 1 for one in scenario.acceptance.classes):
             notes.append(
                 "That model gives drafts of every depth one chance, whatever K is"
                 + (f"; beyond the scenario's K = {known} that is extrapolated." if most > known else ".")

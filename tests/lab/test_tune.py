@@ -21,6 +21,7 @@ from slipstream.config import SchedulerConfig, SettingError
 from slipstream.engine.flags import add_engine_arguments, settings_from_args
 from slipstream.lab.scenario_file import load_scenario
 from slipstream.lab.tune import tune
+from slipstream.lab.tune_html import html_of
 from slipstream.lab.tune_limits import Limit, limits_of, parse_duration_ms
 from slipstream.lab.tune_plot import linear_ticks, log_ticks
 from slipstream.lab.tune_report import TuneReport
@@ -53,6 +54,7 @@ SEARCH = (
     "composition=mix,cost",
     "verification=fixed",
 )
+SPACE_OF_ONE = dict.fromkeys(NAMES, (0,))
 TPOT, TTFT = Limit("tpot", "p50", 3.2), Limit("ttft", "p99", 600.0)
 
 
@@ -85,7 +87,7 @@ def subject(path: Path) -> Remembering:
 
 @pytest.fixture(scope="module")
 def space(subject: Remembering) -> Space:
-    return space_around(subject.start, most_at_once=12, has_drafter=True, asked=SEARCH)
+    return space_around(subject.start, most_at_once=12, known_drafts=3, asked=SEARCH)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,9 @@ def test_finds_what_brute_force_finds(
 def test_limits_bind_only_where_they_cost(subject: Remembering, space: Space) -> None:
     free = tune(subject, space, (), num_trials=10**6)
     assert free.is_exhaustive
+    assert free.best.candidate.max_num_batched_tokens == 128
+    text = " ".join(TuneReport(subject, free, 0).verdict())
+    assert "max_num_batched_tokens 128 is the largest that was tried" in text and "max_num_seqs" not in text
     bound = Limit("tpot", "p50", free.best.tpot_ms * 0.8)
     loose = Limit("ttft", "p99", 1e6)
     tuning = tune(subject, space, (bound, loose), num_trials=10**6)
@@ -153,7 +158,7 @@ def test_a_seed_is_one_search(subject: Remembering, space: Space) -> None:
 
 def test_workers_change_nothing(path: Path) -> None:
     plain = scenario_subject(load_scenario(path))
-    space = space_around(plain.start, most_at_once=12, has_drafter=True, asked=SEARCH)
+    space = space_around(plain.start, most_at_once=12, known_drafts=3, asked=SEARCH)
     one, two = (tune(plain, space, (TPOT,), num_trials=10, seed=1, workers=workers) for workers in (1, 2))
     assert one == two
 
@@ -183,9 +188,18 @@ def test_equal_throughputs_are_told_apart_by_tpot_but_never_below_the_start() ->
     assert best_of([trial(1000, 20, 0.3), trial(500, 9, 0.1), trial(400, 9, 0.2)]).throughput == pytest.approx(500)
 
 
+def test_steps_that_cost_nothing_are_no_trouble(subject: Remembering) -> None:
+    """Fitted tables may say so."""
+    free, start = trial(1000, 0), trial(1000, 10)
+    assert free.tpot_ms == 0.0 and best_of([start, free]) is free
+    tuning = Tuning((TPOT,), Space(SPACE_OF_ONE), (start, free), (), False)
+    assert "TPOT x 0," in " ".join(TuneReport(subject, tuning, 0).verdict())
+    assert html_of(TuneReport(subject, tuning, 0)).count("<circle") > 2
+
+
 def test_the_front_holds_what_nothing_beats() -> None:
     trials = (trial(100, 20), trial(50, 10), trial(40, 12), trial(60, 12), trial(100, 25), trial(200, 50, 1.0))
-    front = Tuning((TPOT,), trials, (), False).pareto
+    front = Tuning((TPOT,), Space({}), trials, (), False).pareto
     assert [(round(t.throughput), round(t.tpot_ms)) for t in front] == [(50, 10), (60, 12), (100, 20)]
 
 
@@ -248,6 +262,8 @@ def test_known_depths_of_acceptance(tmp_path: Path, path: Path) -> None:
     words = {k: " ".join(known.notes(dataclasses.replace(known.start, num_speculative_tokens=k))) for k in (4, 5)}
     assert "extrapolated" not in words[4]
     assert "K = 5 is extrapolated: drafts past the 4 known depths" in words[5]
+    space = space_around(known.start, most_at_once=12, known_drafts=known.known_drafts)
+    assert space.values["num_speculative_tokens"] == (0, 1, 2, 3, 4)  # no further, unless asked to
 
 
 def test_several_workloads_are_weighed_together_and_the_worst_must_keep_limits(tmp_path: Path) -> None:
@@ -257,7 +273,7 @@ def test_several_workloads_are_weighed_together_and_the_worst_must_keep_limits(t
         encoding="utf-8",
     )
     both = scenario_subject(load_scenario(two))
-    space = space_around(both.start, most_at_once=12, has_drafter=True)
+    space = space_around(both.start, most_at_once=12, known_drafts=3)
     (start,) = tune(both, space, (TTFT,), num_trials=1).trials
     first, second = (result.output_throughput for result in start.results)
     assert start.throughput == pytest.approx((first * second) ** 0.5)
@@ -349,19 +365,24 @@ def test_what_has_no_tpot_is_refused(tmp_path: Path) -> None:
     single = tmp_path / "single.toml"
     single.write_text(SCENARIO.replace("output_tokens = 24", "output_tokens = 1"), encoding="utf-8")
     without = scenario_subject(load_scenario(single))
-    space = space_around(without.start, most_at_once=12, has_drafter=True)
+    space = space_around(without.start, most_at_once=12, known_drafts=3)
     with pytest.raises(SettingError, match="no request has a second token"):
         tune(without, space, (), num_trials=3)
 
 
 def test_the_space_holds_the_start_and_no_seat_that_stays_empty(subject: Remembering) -> None:
     odd = dataclasses.replace(subject.start, max_num_batched_tokens=37, max_num_seqs=5, num_speculative_tokens=11)
-    space = space_around(odd, most_at_once=9, has_drafter=True)
+    space = space_around(odd, most_at_once=9, known_drafts=3)
     assert space.places(odd) is not None
-    assert max(space.values["max_num_seqs"]) == 8 and 37 in space.values["max_num_batched_tokens"]
-    assert space_around(odd, most_at_once=9, has_drafter=False).values["num_speculative_tokens"] == (0,)
-    places = space.places(odd)
-    assert places is not None and space.candidate(places) == odd
+    assert (
+        max(space.values["max_num_seqs"]) == 8
+        and 11 in space.values["num_speculative_tokens"]
+        and 37 in space.values["max_num_batched_tokens"]
+    )
+    odd = dataclasses.replace(odd, num_speculative_tokens=0)
+    assert space_around(odd, most_at_once=9, known_drafts=0).values["num_speculative_tokens"] == (0,)
+    places = space.places(odd.plain())
+    assert places is not None and space.candidate(places) == odd.plain()
 
 
 def _neighbours(space: Space, candidate: Candidate) -> Iterator[list[str]]:
