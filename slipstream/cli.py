@@ -29,6 +29,8 @@ LAB_COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("slipstream.lab.simulate_command", "Run a scenario on a modelled machine, in virtual time."),
     "tune": ("slipstream.lab.tune_command", "Search settings for a scenario or a recording, within limits."),
     "train": ("slipstream.training.train_command", "Train a DSpark or DFlash drafter for a model."),
+    "calibrate": ("slipstream.training.calibrate_command", "Fit a drafter's confidences to what the target accepts."),
+    "evaluate": ("slipstream.training.evaluate_command", "Measure a drafter on prompt sets: acceptance and speed."),
 }
 """Command -> the module that has its `add_arguments(parser)` and `run(args) -> int`, and its line in `--help`."""
 

@@ -35,12 +35,17 @@ class _Ran:
 
 
 class RecordingExecutor:
-    """An Executor that passes plans on and keeps what ran, until it is taken."""
+    """An Executor that passes plans on and keeps what ran, until it is taken.
+
+    Attributes:
+        on_ran: told of each step that ran; for what is counted beside the steps themselves.
+    """
 
     def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
         self._executor = executor
         self._scheduler = scheduler
         self._ran: list[_Ran] = []
+        self.on_ran: Callable[[StepPlan, StepResult], None] = lambda plan, result: None
 
     def execute(self, plan: StepPlan) -> StepResult:
         """See Executor."""
@@ -48,6 +53,7 @@ class RecordingExecutor:
         result = self._executor.execute(plan)
         if plan.requests:
             self._ran.append(_Ran(plan, result, num_running, num_waiting))
+            self.on_ran(plan, result)
         return result
 
     def take(self, start_time: float, duration_s: float) -> list[StepRecord]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 _NAMES = (
-    "Amira", "Bela", "Chidi", "Dana", "Emil", "Farah", "Goran", "Hana", "Ines", "Jamal", "Kaia", "Leon", "Mina", "Noor",
-    "Oskar", "Priya", "Rosa", "Samir", "Tilda", "Umar", "Vera", "Wei", "Yara", "Zoltan", "Anna", "Ben", "Clara", "David",
-    "Maria", "Tom", "Sarah", "John", "Lisa", "Peter",
+    "Amira", "Bela", "Chidi", "Dana", "Emil", "Farah", "Goran", "Hana", "Ines", "Jamal", "Kaia", "Leon", "Mina",
+    "Noor", "Oskar", "Priya", "Rosa", "Samir", "Tilda", "Umar", "Vera", "Wei", "Yara", "Zoltan", "Anna", "Ben",
+    "Clara", "David", "Maria", "Tom", "Sarah", "John", "Lisa", "Peter",
 )  # fmt: skip
 _THINGS = (
     "apples", "books", "pencils", "stickers", "marbles", "cookies", "tickets", "plants", "shirts", "eggs", "bottles",
@@ -90,8 +90,8 @@ def _growth(draw: random.Random) -> str:
     things = draw.choice(_THINGS)
     start, factor, days = draw.randint(3, 40), draw.choice(("doubles", "triples")), draw.randint(2, 4)
     return (
-        f"A shop sells {start} {things} on Monday. Every day after that the number it sells {factor}. How many {things} "
-        f"does it sell in the first {days} days?"
+        f"A shop sells {start} {things} on Monday. Every day after that the number it sells {factor}. How many "
+        f"{things} does it sell in the first {days} days?"
     )
 
 
@@ -116,7 +116,9 @@ def _percent(draw: random.Random) -> str:
     name, _ = _two(draw)
     price, percent = draw.randint(4, 60) * 5, draw.choice((5, 10, 15, 20, 25, 30, 40, 50))
     if draw.random() < 0.5:
-        return f"A coat costs ${price}. In a sale it is {percent}% cheaper. How much does {name} pay for two such coats?"
+        return (
+            f"A coat costs ${price}. In a sale it is {percent}% cheaper. How much does {name} pay for two such coats?"
+        )
     return f"{name} puts ${price} in a bank that pays {percent}% a year. How much money is there after one year?"
 
 
@@ -132,8 +134,8 @@ def _mixed(draw: random.Random) -> str:
 def _ages(draw: random.Random) -> str:
     name, friend = _two(draw)
     return (
-        f"{name} is {draw.randint(2, 4)} times as old as {friend}, who is {draw.randint(4, 20)} years old. How old will "
-        f"{name} be in {draw.randint(2, 15)} years?"
+        f"{name} is {draw.randint(2, 4)} times as old as {friend}, who is {draw.randint(4, 20)} years old. How old "
+        f"will {name} be in {draw.randint(2, 15)} years?"
     )
 
 
@@ -149,6 +151,6 @@ def _rates(draw: random.Random) -> str:
     name, friend = _two(draw)
     return (
         f"{name} can paint a wall in {draw.randint(2, 6)} hours and {friend} in {draw.randint(3, 9)} hours. A machine "
-        f"makes {draw.randint(3, 40)} parts a minute and runs {draw.randint(2, 12)} hours a day. How many parts does it "
-        f"make while {name} paints one wall?"
+        f"makes {draw.randint(3, 40)} parts a minute and runs {draw.randint(2, 12)} hours a day. How many parts does "
+        f"it make while {name} paints one wall?"
     )

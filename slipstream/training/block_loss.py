@@ -72,7 +72,9 @@ def draft_loss(
         markov_features, markov_weight: [M, r] and [V_d, r]; None without a Markov head.
         weights: of each draft, float32 [M].
     """
-    outputs = _ChunkedLoss.apply(hidden, markov_features, markov_weight, head, target, weights, parts)
+    outputs = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, markov_features, markov_weight, head, target, weights, parts
+    )
     return DraftLoss(*outputs)
 
 

@@ -90,9 +90,7 @@ class BlockPass:
         result = draft_loss(kept, markov_rows, markov_weight, self._head, target, weights, self._weights)
         total = weights.sum().clamp(min=1e-6)
         loss = result.total / total
-        parts = {
-            name: float((getattr(result, name) * weights).sum() / total) for name in ("cross_entropy", "l1", "kl")
-        }
+        parts = {name: float((getattr(result, name) * weights).sum() / total) for name in ("cross_entropy", "l1", "kl")}
         chances = None
         if model.confidence_head is not None:
             embedded = None if markov is None else markov.embed(blocks.previous).flatten(0, 1)[counted]

@@ -73,11 +73,7 @@ class BlockBatch:
 
     def to(self, device: torch.device) -> BlockBatch:
         """On another device."""
-        moved = {
-            name: getattr(self, name).to(device)
-            for name in self.__slots__
-            if name != "spans"  # type: ignore[attr-defined]
-        }
+        moved = {name: getattr(self, name).to(device) for name in self.__slots__ if name != "spans"}
         return BlockBatch(spans=self.spans, **moved)
 
 

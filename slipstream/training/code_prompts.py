@@ -58,7 +58,9 @@ def code_prompt(draw: random.Random) -> str:
     """A request for code; equal states of `draw` give equal ones, with the same release of Python."""
     if draw.random() < 0.4:
         task = draw.choice(_TASKS).format(n=draw.randint(2, 9), things=draw.choice(_THINGS))
-        ask = draw.choice(("Write a {} function that {}.", "Implement a {} function which {}. Show an example of its use."))
+        ask = draw.choice(
+            ("Write a {} function that {}.", "Implement a {} function which {}. Show an example of its use.")
+        )
         return ask.format(draw.choice(_LANGUAGES), task)
     function = draw.choice(_functions())
     first = re.split(r"(?<=[.!?])\s", function.doc.replace("\n", " "))[0]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ class CorpusFolder:
         """Write file `number`; an empty one too, so that it is not made again."""
         self.folder.mkdir(parents=True, exist_ok=True)
         empty = np.zeros(0, np.int32)
-        tensors = {
+        tensors: dict[str, NDArray[Any]] = {
             "token_ids": np.concatenate([empty, *(d.token_ids for d in dialogues)]).astype(np.int32),
             "is_answer": np.concatenate([empty, *(d.is_answer for d in dialogues)]).astype(np.uint8),
             "lengths": np.array([len(d) for d in dialogues], np.int32),

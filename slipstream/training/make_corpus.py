@@ -14,6 +14,7 @@ from slipstream.training.dialogue_writer import DialogueWriter
 from slipstream.training.prompts import PromptSource
 from slipstream.training.settings import DataSettings
 
+
 def data_identity(settings: DataSettings, model: str) -> dict[str, object]:
     """JSON of everything the dialogues depend on; the number of them aside, so that more can be added."""
     values = dataclasses.asdict(settings)

@@ -74,7 +74,9 @@ def _prompts_of(path: str) -> list[str]:
     try:
         return [prompt.text for prompt in from_jsonl(Path(path)).prompts if prompt.text]
     except DatasetError as error:
-        raise SettingError(f"[data.kinds] {error}; a kind is one of {', '.join(PROMPT_KINDS)}, or such a file") from None
+        raise SettingError(
+            f"[data.kinds] {error}; a kind is one of {', '.join(PROMPT_KINDS)}, or such a file"
+        ) from None
 
 
 def _name_of(kind: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ from slipstream.lab.toml_section import Section
 from slipstream.speculation.drafter_config import Algorithm, RowLayout
 from slipstream.training.settings import DataSettings, DrafterShape, LossWeights, Recipe, TrainSettings
 
-SECTIONS = {"data": DataSettings, "drafter": DrafterShape, "train": TrainSettings, "loss": LossWeights}
+SECTIONS: dict[str, type[DataSettings | DrafterShape | TrainSettings | LossWeights]] = {
+    "data": DataSettings,
+    "drafter": DrafterShape,
+    "train": TrainSettings,
+    "loss": LossWeights,
+}
 _MAX_TEMPERATURE = 2.0
 
 
@@ -50,7 +56,7 @@ def _change(values: dict[str, Any], name: str, text: str) -> None:
 
 
 def _section(top: Section, name: str) -> Section:
-    known = [field for field in SECTIONS[name].__dataclass_fields__ if field != "loss"]
+    known = [field.name for field in fields(SECTIONS[name]) if field.name != "loss"]
     return Section(f"[{name}]", top.values.get(name, {}), known)
 
 

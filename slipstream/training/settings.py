@@ -67,7 +67,7 @@ class DrafterShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossWeights:
-    """How much each part of the loss counts (training/block_loss.py). `decay`: draft k = 0, 1, … weighs exp(-k / decay)."""
+    """How much each part of the loss counts (training/block_loss.py). Draft k = 0, 1, … weighs exp(-k / decay)."""
 
     cross_entropy: float = 0.1
     l1: float = 0.9

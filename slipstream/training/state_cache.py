@@ -89,8 +89,8 @@ class StateCache:
         free = place.f_bavail * place.f_frsize
         if self.num_bytes - held > free:
             raise SettingError(
-                f"target states of {self.num_tokens} tokens take {self.num_bytes / 1e9:.1f} GB in {self._folder}, where "
-                f"{(free + held) / 1e9:.1f} GB are free; use fewer dialogues or state_cache = false"
+                f"target states of {self.num_tokens} tokens take {self.num_bytes / 1e9:.1f} GB in {self._folder}, "
+                f"where {(free + held) / 1e9:.1f} GB are free; use fewer dialogues or state_cache = false"
             )
 
     def _read_progress(self) -> int:

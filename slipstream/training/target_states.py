@@ -92,7 +92,7 @@ class TargetReader:
         final = decoder.final_norm(output.hidden)
         normalisers, choices = torch.zeros(row, device=device), torch.zeros(row, dtype=torch.int64, device=device)
         wanted = torch.cat([torch.from_numpy(d.is_answer).roll(-1) for d in dialogues]).nonzero()[:, 0].to(device)
-        for rows in wanted.split(LOGIT_ROWS):
+        for rows in wanted.split(LOGIT_ROWS):  # type: ignore[no-untyped-call]
             logits = decoder.compute_logits(output.hidden[rows])
             choices[rows] = logits.argmax(dim=-1)
             normalisers[rows] = logits.float().logsumexp(dim=-1)

@@ -26,7 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="FOLDER", help="of the run; one that was ended goes on")
     parser.add_argument("--recipe", metavar="FILE", help="TOML file; without one, the defaults")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one value of the recipe; repeatable"
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="change one value of the recipe; repeatable",
     )
     parser.add_argument(
         "--prompts",

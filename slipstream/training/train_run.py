@@ -96,8 +96,8 @@ class TrainRun:
         record, config = self.config.training, self.config
         count = sum(values.numel() for values in self.trainer.block_pass.model.parameters())
         return (
-            f"{record['num_dialogues']} dialogues, {record['num_tokens']} tokens, {record['num_answer_tokens']} of them "
-            f"answers; {config.algorithm.value} drafter of {count / 1e6:.1f} M parameters on target layers "
+            f"{record['num_dialogues']} dialogues, {record['num_tokens']} tokens, {record['num_answer_tokens']} of "
+            f"them answers; {config.algorithm.value} drafter of {count / 1e6:.1f} M parameters on target layers "
             f"{', '.join(map(str, config.target_layer_ids))}; its {config.draft_vocab_size} tokens cover "
             f"{self.coverage:.2%} of held-out answers"
         )
@@ -182,9 +182,7 @@ def digest(dialogues: Sequence[Dialogue]) -> str:
 
 
 def _cut(dialogue: Dialogue, length: int) -> Dialogue:
-    return dataclasses.replace(
-        dialogue, token_ids=dialogue.token_ids[:length], is_answer=dialogue.is_answer[:length]
-    )
+    return dataclasses.replace(dialogue, token_ids=dialogue.token_ids[:length], is_answer=dialogue.is_answer[:length])
 
 
 def _plain(value: Any) -> Any:
