@@ -11,13 +11,14 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $
 # One thread per process: the processes share the cores.
 PYTEST_PARALLEL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-.PHONY: help serve test test-slow lint compare install install-dev model clean
+.PHONY: help serve test test-slow lint compare drafter install install-dev model clean
 
 help:
 	@echo "make serve      install into $(VENV), fetch the embedded model, serve on http://127.0.0.1:$(PORT)"
 	@echo "make test       install what tests need and run them (no GPU, compiler or account needed)"
 	@echo "make test-slow  the long exhaustive tests (exactness factorial, oracle runs)"
 	@echo "make compare    what the separate draft budget is worth, measured here"
+	@echo "make drafter    make the drafter of $(MODEL): train, calibrate, evaluate (two hours on two cores; goes on where it was)"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make install    only install; make install-dev with what tests and benchmarks need"
 	@echo "make model      only fetch the embedded model"
@@ -30,6 +31,17 @@ serve: install
 
 compare: install
 	@$(BIN)/slipstream compare $(ARGS)
+
+# Every stage goes on where it was cut off. Once trained, the run's drafter is $(DRAFTER_RUN)/drafter.
+RECIPE ?= recipes/$(MODEL)-dspark.toml
+DRAFTER_RUN ?= build/$(MODEL)-dspark
+drafter: install
+	@echo "==> training by $(RECIPE) in $(DRAFTER_RUN); the log is $(DRAFTER_RUN)/train.log"
+	@$(BIN)/slipstream train $(MODEL) --recipe $(RECIPE) --output $(DRAFTER_RUN) $(ARGS)
+	@echo "==> calibrating"
+	@$(BIN)/slipstream calibrate $(DRAFTER_RUN)/drafter --model $(MODEL) --json $(DRAFTER_RUN)/calibration.json
+	@echo "==> evaluating on the built-in prompts; for others: slipstream evaluate $(DRAFTER_RUN)/drafter --prompts FILE"
+	@$(BIN)/slipstream evaluate $(DRAFTER_RUN)/drafter --model $(MODEL) --json $(DRAFTER_RUN)/evaluation.json
 
 # Tests that compare times run first and alone; the others share the cores.
 test: install-dev model

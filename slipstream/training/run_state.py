@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,7 @@ class RunFile:
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
         self.path = path
-        self._identity = identity
+        self._identity = json.loads(json.dumps(identity))  # as it will be read
 
     def write(self, state: RunState) -> None:
         """Replace the state on disk; one that is cut off leaves the old one."""
@@ -54,7 +55,7 @@ class RunFile:
         part = self.path.with_suffix(".part")
         torch.save(
             {
-                "identity": dict(self._identity),
+                "identity": json.dumps(self._identity),
                 "step": state.step,
                 "model": dict(state.model),
                 "optimizer": dict(state.optimizer),
@@ -72,9 +73,11 @@ class RunFile:
             return None
         try:
             values = torch.load(self.path, map_location=device, weights_only=True)
-            found = values["identity"]
+            found = json.loads(values["identity"])
         except Exception as error:  # torch raises many kinds
-            raise SettingError(f"{self.path} cannot be read ({error}); remove it to begin anew") from None
+            raise SettingError(
+                f"{self.path} cannot be read ({str(error).splitlines()[0]}); remove it to begin anew"
+            ) from None
         if found != self._identity:
             raise SettingError(
                 f"{self.path} is of a run with other settings ({_difference(found, self._identity)}); give another "

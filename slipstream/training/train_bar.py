@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -20,9 +22,14 @@ LINE_EVERY_S = 60.0
 
 
 class StageBar:
-    """Shows stages. Where nobody looks at a terminal, a line now and then goes to a log instead."""
+    """Shows stages. Where nobody looks at a terminal, it prints a line now and then instead.
 
-    def __init__(self, *, is_shown: bool = True) -> None:
+    Args:
+        log: lines go there too, with the time, whether they are shown or not.
+    """
+
+    def __init__(self, *, is_shown: bool = True, log: Path | None = None) -> None:
+        self._log = log
         self._console = Console(stderr=True)
         self._is_shown = is_shown
         columns = (
@@ -56,14 +63,27 @@ class StageBar:
             self._begun[stage] = (time.monotonic(), done)
         self._bars.update(self._tasks[stage], completed=done, note=note)
         now = time.monotonic()
-        if self._is_shown and not self._is_live and (now - self._last_line >= LINE_EVERY_S or done == total):
+        if now - self._last_line >= LINE_EVERY_S or done == total:
             self._last_line = now
-            self.say(f"{stage}: {done} of {total}{self._left(stage, done, total, now)}{f', {note}' if note else ''}")
+            line = f"{stage}: {done} of {total}{self._left(stage, done, total, now)}{f', {note}' if note else ''}"
+            self._keep(line)
+            if self._is_shown and not self._is_live:
+                self._print(line)
 
     def say(self, line: str) -> None:
         """A line that stays."""
+        self._keep(line)
         if self._is_shown:
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _keep(self, line: str) -> None:
+        if self._log is not None:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {line}\n")
 
     def _left(self, stage: str, done: int, total: int, now: float) -> str:
         begun, first = self._begun[stage]

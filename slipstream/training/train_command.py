@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from slipstream.training.trainer import DivergedError
 
     try:
-        with StageBar(is_shown=not args.no_progress) as bar:
+        with StageBar(is_shown=not args.no_progress, log=Path(args.output) / "train.log") as bar:
             return _run(args, recipe, bar)
     except (ModelLoadError, CorpusError) as error:
         print(f"slipstream: {error}", file=sys.stderr)
@@ -111,17 +111,20 @@ def _run(args: argparse.Namespace, recipe: Recipe, bar: StageBar) -> int:
         _write_results(training)
 
     trainer.on_step, trainer.on_held_out = on_step, on_held_out
-    bar.report("Training", trainer.step, end)
+    first = trainer.step
+    bar.report("Training", first, end)
     trainer.run(args.until_step)
-    bar.say(f"Drafter: {_write_results(training)}; report: {output / 'report.html'}")
+    if trainer.step > first or not training.drafter_folder.is_dir():  # else it is there, and perhaps calibrated
+        _write_results(training)
+    bar.say(f"Drafter: {training.drafter_folder}; report: {output / 'report.html'}")
     return 0
 
 
-def _write_results(training: TrainRun) -> Path:
+def _write_results(training: TrainRun) -> None:
     from slipstream.training.train_report import html_of
 
     (training.folder / "report.html").write_text(html_of(training), encoding="utf-8")
-    return training.export()
+    training.export()
 
 
 def _open_llm(args: argparse.Namespace, recipe: Recipe, max_position: int) -> LLM:

@@ -102,9 +102,14 @@ class TrainRun:
             f"{self.coverage:.2%} of held-out answers"
         )
 
+    @property
+    def drafter_folder(self) -> Path:
+        """Where `export` writes."""
+        return self.folder / "drafter"
+
     def export(self) -> Path:
-        """Write the drafter as it is now; returns its folder."""
-        folder = self.folder / "drafter"
+        """Write the drafter as it is now, without calibration; returns its folder."""
+        folder = self.drafter_folder
         trainer = self.trainer
         last = trainer.history.held_out[-1] if trainer.history.held_out else None
         record = {**self.config.training, "steps": trainer.step, "held_out": last}
