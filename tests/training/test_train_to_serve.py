@@ -166,7 +166,7 @@ def test_a_finished_run_leaves_its_calibrated_drafter_alone(tmp_path: Path) -> N
         config.read_text().replace(
             '"calibrations": []', '"calibrations": [{"temperature": 0, "divisors": [2, 2, 2, 2, 2]}]'
         )
-    )  # noqa: E501
+    )
     written = config.read_text()
     lines_of("train", *arguments, *(f"--set={change}" for change in changes))
     assert config.read_text() == written and "divisors" in written
