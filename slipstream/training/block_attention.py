@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from slipstream.attention.pattern import AttentionPattern
 from slipstream.speculation.drafter_config import DrafterConfig
@@ -14,9 +13,11 @@ from slipstream.training.blocks import BlockBatch, Span
 
 
 class BlockAttention:
-    """The `Attend` of a batch (speculation/drafter_model.py). One product per dialogue.
+    """The `Attend` of a batch (speculation/drafter_model.py), a dialogue at a time.
 
-    Query heads that share a key head are folded into the query rows, so that keys need no copies.
+    Scores of the context are one product for all blocks; those of a block's own rows are small products of their own,
+    so that no row meets the rows of another block. One softmax over both. Query heads that share a key head are folded
+    into the query rows, so that keys need no copies.
 
     Args:
         context: per layer, rotated keys then values of the context, [T, 2 * num_kv_heads, head_dim].
@@ -24,44 +25,55 @@ class BlockAttention:
 
     def __init__(self, config: DrafterConfig, batch: BlockBatch, context: Sequence[Tensor]) -> None:
         self._config = config
-        self._batch = batch
+        self._spans = [span for span in batch.spans if span.num_blocks]
         self._context = context
-        self._masks = {
-            pattern: [self._mask(pattern, span) for span in batch.spans if span.num_blocks]
+        self._hidden = {
+            pattern: [self._hidden_context(pattern, batch, span) for span in self._spans]
             for pattern in set(config.patterns)
         }
 
     def __call__(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
         """See `Attend`."""
-        config = self._config
-        kv_heads, group, rows = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.block_size
-        outputs = []
-        masks = iter(self._masks[config.patterns[layer]])
-        for span in self._batch.spans:
-            if not span.num_blocks:
-                continue
-            own = slice(span.row_start, span.row_start + span.num_blocks * rows)
-            seen = slice(span.context_start, span.context_start + span.context_length)
-            keys, values = torch.cat((self._context[layer][seen], key_value[own])).transpose(0, 1).chunk(2)
-            folded = query[own].view(-1, kv_heads, group, config.head_dim).permute(1, 2, 0, 3).flatten(1, 2)
-            attended = functional.scaled_dot_product_attention(
-                folded[None], keys[None], values[None], attn_mask=next(masks)
-            )
-            attended = attended[0].view(kv_heads, group, -1, config.head_dim).permute(2, 0, 1, 3)
-            outputs.append(attended.flatten(1, 2))
-        return torch.cat(outputs)
+        pattern = self._config.patterns[layer]
+        return torch.cat(
+            [
+                self._attend(span, hidden, pattern, self._context[layer], query, key_value)
+                for span, hidden in zip(self._spans, self._hidden[pattern], strict=True)
+            ]
+        )
 
-    def _mask(self, pattern: AttentionPattern, span: Span) -> Tensor:
-        """Who sees what, bool [group * rows, context + rows] of one dialogue."""
-        config, rows = self._config, self._config.block_size
-        first_block = span.row_start // rows
-        anchors = self._batch.anchors[first_block : first_block + span.num_blocks].repeat_interleave(rows)[:, None]
-        context = torch.arange(span.context_length, device=anchors.device)
-        sees_context = context < anchors
-        if pattern.window is not None:
-            sees_context &= context >= anchors - pattern.window
-        row = torch.arange(len(anchors), device=anchors.device)
-        sees_rows = row[:, None] // rows == row // rows
+    def _attend(
+        self, span: Span, hidden: Tensor, pattern: AttentionPattern, context: Tensor, query: Tensor, key_value: Tensor
+    ) -> Tensor:
+        """Of one dialogue. Below: H key heads, G query heads for each, A blocks of R rows, S tokens, width D."""
+        config, rows, blocks = self._config, self._config.block_size, span.num_blocks
+        heads, width = config.num_kv_heads, config.head_dim
+        group = config.num_heads // heads
+        own = slice(span.row_start, span.row_start + blocks * rows)
+        seen = slice(span.context_start, span.context_start + span.context_length)
+        keys, values = context[seen].transpose(0, 1).chunk(2)  # [H, S, D]
+        of_blocks = key_value[own].view(blocks, rows, 2 * heads, width).permute(2, 0, 1, 3)
+        own_keys, own_values = of_blocks.chunk(2)  # [H, A, R, D]
+        asked = (query[own] * width**-0.5).view(blocks, rows, heads, group, width)
+        asked = asked.permute(2, 0, 3, 1, 4).flatten(2, 3)  # [H, A, G * R, D]
+        of_context = (asked.flatten(1, 2) @ keys.transpose(1, 2)).view(heads, blocks, group * rows, -1)
+        of_context = of_context.masked_fill(hidden, -torch.inf)
+        of_own = asked @ own_keys.transpose(2, 3)  # [H, A, G * R, R]
         if pattern.is_causal:
-            sees_rows &= row <= row[:, None]
-        return torch.cat((sees_context, sees_rows), dim=1).repeat(config.num_heads // config.num_kv_heads, 1)
+            later = torch.ones(rows, rows, dtype=torch.bool, device=query.device).triu(1).repeat(group, 1)
+            of_own = of_own.masked_fill(later, -torch.inf)
+        chances = torch.cat((of_context, of_own), dim=-1).softmax(dim=-1, dtype=torch.float32).to(values.dtype)
+        of_context, of_own = chances[..., : span.context_length], chances[..., span.context_length :]
+        attended = (of_context.flatten(1, 2) @ values).view(heads, blocks, group * rows, width) + of_own @ own_values
+        attended = attended.view(heads, blocks, group, rows, width).permute(1, 3, 0, 2, 4)  # [A, R, H, G, D]
+        return attended.reshape(blocks * rows, config.num_heads, width)
+
+    def _hidden_context(self, pattern: AttentionPattern, batch: BlockBatch, span: Span) -> Tensor:
+        """Context tokens that a block does not see, bool [A, 1, S]."""
+        first = span.row_start // self._config.block_size
+        anchors = batch.anchors[first : first + span.num_blocks, None, None]
+        tokens = torch.arange(span.context_length, device=anchors.device)
+        hidden = tokens >= anchors
+        if pattern.window is not None:
+            hidden |= tokens < anchors - pattern.window
+        return hidden
