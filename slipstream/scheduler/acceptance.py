@@ -25,16 +25,25 @@ PRIOR_ACCEPTANCE = 0.8
 MEMORY_TRIALS = 512.0
 """Judged drafts of a position after which older ones count half."""
 
-REQUEST_PRIOR, REQUEST_MEMORY = 1.5, 32.0
-CALIBRATION_PRIOR, CALIBRATION_MEMORY = 8.0, 1024.0
+CALIBRATION_PRIOR = 8.0
+REQUEST_MEMORY, CALIBRATION_MEMORY = 32.0, 1024.0
 """Expected refusals that the prior factor of 1 counts as, and after which older evidence counts half."""
 
-PROBE_WEIGHT = 16.0
-"""A probe speaks for the many drafts that were not made, or not judged, since the one before."""
+PRIOR_VARIANCE, PRIOR_VARIANCE_WEIGHT = 0.15, 200.0
+MIN_VARIANCE, MAX_VARIANCE = 0.01, 1.0
+"""Of requests' factors: believed at first, with the weight of so many squared expected refusals; and its bounds. The
+prior of a request's factor counts as 1 / variance refusals (a gamma distribution's shape)."""
+
+PROBE_PART = 1 / 32
+"""A probe speaks for drafts that were not made, or not judged, since the one before: it weighs at least this part of the
+evidence there is."""
+
+DOUBTED_TRIALS = 32.0
+"""Evidence of a position that is kept when drafting begins anew."""
 
 MIN_CONFIDENCE = 1e-6
 MIN_SURVIVAL = 1e-30
-NUM_BLOCKS_REMEMBERED = 64
+NUM_BLOCKS_REMEMBERED = 256
 _NONE: tuple[float, ...] = ()
 
 
@@ -43,18 +52,17 @@ class OddsFactor:
     """How much higher (or lower) the odds of refusal are than was thought, shrunk to 1.
 
     Attributes:
-        prior, memory: see REQUEST_PRIOR. refusals: so far. expected: Σ o / (1 + f o), those expected over f.
+        memory: expected refusals after which older evidence counts half.
+        refusals: so far. expected: Σ o / (1 + f o), those expected over f.
     """
 
-    prior: float
     memory: float
     refusals: float = 0.0
     expected: float = 0.0
 
-    @property
-    def value(self) -> float:
-        """f."""
-        return (self.refusals + self.prior) / (self.expected + self.prior)
+    def value(self, prior: float) -> float:
+        """f, shrunk to 1 as if by `prior` refusals that were expected."""
+        return (self.refusals + prior) / (self.expected + prior)
 
     def observe(self, expected: float, refusals: float) -> None:
         """Drafts were judged."""
@@ -63,6 +71,20 @@ class OddsFactor:
         if self.expected > self.memory:
             self.expected *= 0.5
             self.refusals *= 0.5
+
+
+@dataclass(slots=True)
+class RequestEvidence:
+    """A request's factor, and its refusals against those of a request with the factor 1, for `Spread`."""
+
+    factor: OddsFactor
+    refusals: int = 0
+    expected: float = 0.0
+
+    @property
+    def excess(self) -> float:
+        """Expected to be the variance of factors times `expected` squared: chance alone leaves 0."""
+        return (self.refusals - self.expected) ** 2 - self.expected
 
 
 class AcceptanceTracker:
@@ -79,8 +101,11 @@ class AcceptanceTracker:
         self._refusals = [PRIOR_TRIALS * (1.0 - PRIOR_ACCEPTANCE)] * most
         self._expected = [PRIOR_TRIALS * PRIOR_ACCEPTANCE] * most
         self._odds = [(1.0 - PRIOR_ACCEPTANCE) / PRIOR_ACCEPTANCE] * most
-        self._requests: dict[str, OddsFactor] = {}
-        self._calibration = OddsFactor(CALIBRATION_PRIOR, CALIBRATION_MEMORY)
+        self._requests: dict[str, RequestEvidence] = {}
+        self._excess = PRIOR_VARIANCE * PRIOR_VARIANCE_WEIGHT
+        self._excess_weight = PRIOR_VARIANCE_WEIGHT
+        self._request_prior = 1.0 / PRIOR_VARIANCE
+        self._calibration = OddsFactor(CALIBRATION_MEMORY)
         self._confidences: dict[str, Sequence[float]] = {}
         self._recent: deque[Sequence[float]] = deque(maxlen=NUM_BLOCKS_REMEMBERED)
         self.probing: frozenset[str] = frozenset()
@@ -93,25 +118,29 @@ class AcceptanceTracker:
         refused = num_accepted < num_verified
         num_judged = num_accepted + refused
         self.num_judged += num_judged
-        weight = PROBE_WEIGHT if request_id in self.probing else 1.0
+        is_probe = request_id in self.probing
         confidences = self._confidences.get(request_id)
         if confidences is not None and len(confidences) >= num_judged:
-            factor, expected = self._calibration.value, 0.0
+            factor, expected = self._calibration.value(CALIBRATION_PRIOR), 0.0
             for confidence in confidences[:num_judged]:
                 expected += (1.0 - confidence) / (confidence + factor * (1.0 - confidence) + MIN_CONFIDENCE)
+            weight = max(self._calibration.expected * PROBE_PART, 1.0) if is_probe else 1.0
             self._calibration.observe(weight * expected, weight * refused)
         known = self._requests.get(request_id)
         if known is None:
-            known = self._requests[request_id] = OddsFactor(REQUEST_PRIOR, REQUEST_MEMORY)
-        known.observe(self._observe_positions(num_judged, refused, known.value, weight), refused)
+            known = self._requests[request_id] = RequestEvidence(OddsFactor(REQUEST_MEMORY))
+        self._observe_positions(known, num_judged, refused, is_probe)
 
-    def _observe_positions(self, num_judged: int, refused: bool, factor: float, weight: float) -> float:
-        """Learn of the positions from a request with this factor; gives what it has to expect, Σ o / (1 + f o)."""
+    def _observe_positions(self, request: RequestEvidence, num_judged: int, refused: bool, is_probe: bool) -> None:
+        """Learn of the positions and of the request from its drafts."""
         odds, expected, refusals = self._odds, self._expected, self._refusals
-        whole = 0.0
+        factor = request.factor.value(self._request_prior)
+        whole = typical = 0.0
         for position in range(num_judged):
             chance = 1.0 / (1.0 + factor * odds[position])
             whole += odds[position] * chance
+            typical += odds[position] / (1.0 + odds[position])
+            weight = max((expected[position] + refusals[position]) * PROBE_PART, 1.0) if is_probe else 1.0
             expected[position] += weight * factor * chance
             if refused and position == num_judged - 1:
                 refusals[position] += weight
@@ -119,7 +148,16 @@ class AcceptanceTracker:
             if expected[position] > MEMORY_TRIALS:
                 expected[position] *= 0.5
                 refusals[position] *= 0.5
-        return whole
+        request.factor.observe(whole, refused)
+        request.expected += typical
+        request.refusals += refused
+
+    def _learn_spread(self, request: RequestEvidence) -> None:
+        """A request has ended: how far its acceptance was from the mean tells how far those of others may be."""
+        self._excess += request.excess
+        self._excess_weight += request.expected**2
+        variance = min(max(self._excess / self._excess_weight, MIN_VARIANCE), MAX_VARIANCE)
+        self._request_prior = 1.0 / variance
 
     def note_drafts(self, request_id: str, confidences: Sequence[float] | None) -> None:
         """A committed step made drafts; `confidences` are conditional, None where the drafter is silent."""
@@ -127,12 +165,20 @@ class AcceptanceTracker:
             self._confidences.pop(request_id, None)
             return
         self._confidences[request_id] = confidences
-        if len(confidences) == len(self._odds):
-            self._recent.append(confidences)
+        self._recent.append(confidences)
+
+    def doubt(self) -> None:
+        """Drafting begins on the word of a few probes: what is seen now is to outweigh them soon."""
+        for position, (expected, refusals) in enumerate(zip(self._expected, self._refusals, strict=True)):
+            scale = min(DOUBTED_TRIALS / (expected + refusals), 1.0)
+            self._expected[position] *= scale
+            self._refusals[position] *= scale
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""
-        self._requests.pop(request_id, None)
+        known = self._requests.pop(request_id, None)
+        if known is not None:
+            self._learn_spread(known)
         self._confidences.pop(request_id, None)
 
     # -- what follows from it -------------------------------------------------------------------------------------
@@ -155,7 +201,7 @@ class AcceptanceTracker:
             confidences.append(given if len(given) == depth else [*given[:depth], *[1.0] * (depth - len(given))])
         at_hand = np.arange(depth) < np.array(drafts, dtype=np.int64)[:, None]
         if len(silent) < len(confidences):
-            survivals = self._calibrated(confidences)
+            survivals = self._calibrated(confidences).cumprod(axis=1)
         else:
             survivals = np.empty((len(requests), depth))
         if silent:
@@ -167,7 +213,10 @@ class AcceptanceTracker:
     def expected(self, requests: Sequence[Request], depth: int) -> Survivals:
         """Survivals of `depth` drafts that are not made yet, by running acceptance, shape [R, depth]."""
         factors = [
-            1.0 if (known := self._requests.get(request.request_id)) is None else known.value for request in requests
+            1.0
+            if (known := self._requests.get(request.request_id)) is None
+            else known.factor.value(self._request_prior)
+            for request in requests
         ]
         return _survivals(np.outer(factors, self._odds[:depth]))
 
@@ -181,14 +230,21 @@ class AcceptanceTracker:
         return not self._recent
 
     def recent(self) -> Survivals | None:
-        """Calibrated survivals of the last whole blocks that came with confidences, [M, K]; None where none did."""
-        return self._calibrated(list(self._recent)) if self._recent else None
+        """Calibrated survivals of the last blocks that came with confidences, [M, K]; None where none did. Blocks that
+        were shorter than K go on by running acceptance."""
+        if not self._recent:
+            return None
+        most = len(self._odds)
+        chances = self._calibrated([[*block, *[0.0] * (most - len(block))] for block in self._recent])
+        missing = np.arange(most) >= np.array([len(block) for block in self._recent])[:, None]
+        return np.asarray(np.where(missing, 1.0 / (1.0 + np.array(self._odds)), chances).cumprod(axis=1))
 
-    def _calibrated(self, confidences: Sequence[Sequence[float]]) -> Survivals:
+    def _calibrated(self, confidences: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+        """Conditional chances, of the shape of the confidences."""
         chances = np.array(confidences, dtype=np.float64)
         refused = 1.0 - chances
-        chances /= chances + self._calibration.value * refused + MIN_CONFIDENCE * (chances == 0.0)
-        return np.asarray(chances.cumprod(axis=1))
+        chances /= chances + self._calibration.value(CALIBRATION_PRIOR) * refused + MIN_CONFIDENCE * (chances == 0.0)
+        return chances
 
 
 def _survivals(odds: NDArray[np.float64]) -> Survivals:

@@ -8,7 +8,7 @@ import numpy as np
 
 from slipstream.scheduler.costs import DecodeGraphs, StepCosts, StepShape
 from slipstream.scheduler.drafting import DraftingCandidates, DraftingDecision
-from slipstream.scheduler.verification import VerifyOffer, offer_of
+from slipstream.scheduler.verification import Survivals, VerifyOffer, offer_of
 from slipstream.scheduler.verify_rows import best_verify_rows
 
 SHORT_HOLD, HOLD = 4, 32
@@ -140,8 +140,9 @@ def outlooks_of(candidates: DraftingCandidates, costs: StepCosts) -> list[Drafti
     outlooks = [DraftingOutlook(0, 0, num_requests / plain_ms if plain_ms > 0 else 0.0, plain_ms)]
     room = candidates.max_rows - num_requests
     useful = max(1.0 - candidates.row_bound_share, 0.05)  # passes whose drafts are of use pay for the others
+    recent = candidates.acceptance.recent()
     for count in range(1, candidates.most + 1):
-        offer = forecast(candidates, count)
+        offer = forecast(candidates, recent, count)
         draft_rows = num_requests * candidates.layout.draft_query_rows(1 + count, count)
         draft_ms = costs.draft_ms(num_requests, draft_rows) / useful
         choice = best_verify_rows(offer, costs, shape, room, draft_ms=draft_ms)
@@ -149,13 +150,12 @@ def outlooks_of(candidates: DraftingCandidates, costs: StepCosts) -> list[Drafti
     return outlooks
 
 
-def forecast(candidates: DraftingCandidates, count: int) -> VerifyOffer:
+def forecast(candidates: DraftingCandidates, recent: Survivals | None, count: int) -> VerifyOffer:
     """What `count` drafts of each request will offer: like the recent ones that came with confidences, spread over as
     many requests, or by running acceptance."""
-    acceptance, num_requests = candidates.acceptance, len(candidates.requests)
-    recent = acceptance.recent()
+    num_requests = len(candidates.requests)
     if recent is None:
-        return offer_of(acceptance.expected(candidates.requests, count), may_trim=True)
+        return offer_of(candidates.acceptance.expected(candidates.requests, count), may_trim=True)
     sample = offer_of(recent[:, :count], may_trim=True)
     scale = num_requests / len(recent)
     rows = np.arange(num_requests * count + 1)

@@ -216,8 +216,11 @@ class Scheduler:
             ),
             self._costs,
         )
-        self.acceptance.probing = frozenset() if self._last_drafting is None else self._last_drafting.probes
-        self._last_drafting = decision
+        last, self._last_drafting = self._last_drafting, decision
+        if last is not None:
+            self.acceptance.probing = last.probes
+            if decision.most and not last.most:
+                self.acceptance.doubt()
         return decision
 
     # -- commit ---------------------------------------------------------------------------------------------------
