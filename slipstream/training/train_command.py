@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     from slipstream.training.train_bar import StageBar
     from slipstream.training.trainer import DivergedError
 
+    # Products give bfloat16, norms' weights are float32: meant, and of no cost worth a line for every run.
+    warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
     try:
         with StageBar(is_shown=not args.no_progress, log=Path(args.output) / "train.log") as bar:
             return _run(args, recipe, bar)
