@@ -16,8 +16,8 @@ KV_POINTS = (0.0, 262144.0)
 
 
 class MachineFamily(StrEnum):
-    """GRAPH: decode graphs, and a high floor for any step outside them. PIECEWISE: mixed steps have graphs too, and cost
-    a small multiple. CPU: no graphs; time grows with rows from the first one on."""
+    """GRAPH: decode graphs, and a high floor for any step outside them. PIECEWISE: mixed steps have graphs too, for a
+    small multiple of the time. CPU: no graphs; time grows with rows from the first one on."""
 
     GRAPH = "graph"
     PIECEWISE = "piecewise"
@@ -61,7 +61,7 @@ def draw_machine(
 def _capture_sizes(largest: int) -> tuple[int, ...]:
     """1, 2, 4, then in eights up to 256 and in wider stairs beyond."""
     sizes = {1, 2, 4, *range(8, 257, 8), *range(288, 513, 32), *range(640, 8193, 128)}
-    return tuple(sorted(size for size in sizes if size < largest)) + (largest,)
+    return (*sorted(size for size in sizes if size < largest), largest)
 
 
 def _grid(random: np.random.Generator, first_ms: float, row_us: float, kv_us: float, budget: int) -> Grid:

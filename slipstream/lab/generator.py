@@ -1,8 +1,8 @@
 """Random scenarios, drawn from a seed: what a rule that decides by costs must not lose on (docs/policies.md).
 
-A scenario is a machine, a workload, a load and sizes. Its place in the list decides the family of each (graph, piecewise
-or CPU-like table; short or long prompts; light or heavy load), so that any sixty hold every combination; the seed draws
-the rest. Figures are of the order that machines have; they belong to no machine in particular.
+A scenario is a machine, a workload, a load and sizes. Its place in the list decides the family of each (graph,
+piecewise or CPU-like table; short or long prompts; light or heavy load), so that any sixty hold every combination; the
+seed draws the rest. Figures are of the order that machines have; they belong to no machine in particular.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Scenario:
     def simulation(
         self, *, composition: str = "cost", verification: str = "confidence", num_speculative_tokens: int | None = None
     ) -> Simulation:
-        """The scenario under these rules. `num_speculative_tokens`: K from 0 to MOST_DRAFTS; the scenario's for None."""
+        """The scenario under these rules; `num_speculative_tokens` is K from 0 to MOST_DRAFTS."""
         most = self.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
         layout = LAYOUTS[self.layout_name]
         longest = max(request.num_prompt_tokens + request.num_output_tokens for request in self.workload)
@@ -164,6 +164,6 @@ def _draw_workload(
 
     def lengths(mean: float) -> list[int]:
         drawn = mean * np.exp(random.normal(-spread * spread / 2, spread, count))
-        return np.clip(np.rint(drawn), 4, 8 * mean).astype(int).tolist()
+        return [int(length) for length in np.clip(np.rint(drawn), 4, 8 * mean)]
 
     return [SimulatedRequest(*pair) for pair in zip(lengths(prompt), lengths(output), strict=True)]

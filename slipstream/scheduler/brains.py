@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slipstream.config import SchedulerConfig
+from slipstream.scheduler.composition import BurstPolicy, CostPolicy, PromptLimits
 from slipstream.scheduler.confidence import ConfidencePlanner
 from slipstream.scheduler.drafting import AlwaysDraft, DraftingPolicy, ScheduledDrafting
 from slipstream.scheduler.drafting_by_cost import DraftByCost
@@ -12,6 +13,11 @@ from slipstream.scheduler.verification import TurnByTurnPlanner, VerificationPla
 
 def policy_for(config: SchedulerConfig) -> StepPolicy:
     """`--composition`."""
+    limits = PromptLimits(config.max_prompt_wait_s, config.max_tpot_ms)
+    if config.composition == "burst":
+        return BurstPolicy(limits)
+    if config.composition == "cost":
+        return CostPolicy(limits)
     return MixAtOncePolicy()
 
 

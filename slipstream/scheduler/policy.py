@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +26,10 @@ class StepCandidates:
         num_prompt_kv_tokens: KV tokens that the prompt rows would read, if all of them ran.
         num_emitting_prompts: prompts whose last row is among `num_prompt_rows`: seats that would begin to emit.
         num_draft_rows_per_request: query rows of a drafting request; 0 where nobody drafts.
+        num_ready_rows: rows of all prompts that have a seat or could have one, an estimate beyond `num_rows_left`.
+        next_prompt_rows: rows of the next prompt to become ready, an estimate.
+        tokens_to_ends: of the decodes whose ends would make room for a waiting prompt, the output tokens after which
+            they are certain to end, rising; they may end earlier.
         prompt_wait: how long prompts have waited that could run.
         offer: what verifying how many drafts is expected to bring; asked only by rules that weigh it.
     """
@@ -40,6 +44,9 @@ class StepCandidates:
     num_prompt_kv_tokens: int = 0
     num_emitting_prompts: int = 0
     num_draft_rows_per_request: int = 0
+    num_ready_rows: int = 0
+    next_prompt_rows: float = 0.0
+    tokens_to_ends: Sequence[int] = ()
     prompt_wait: PromptWait = field(default_factory=PromptWait)
     offer: Callable[[], VerifyOffer] | None = None
 
@@ -53,12 +60,16 @@ class StepComposition:
         depth: every decode verifies its first `depth` drafts (one K per step, for uniform graphs); None distributes
             the rows by the planner.
         reason: in words, why; empty where there was nothing to decide.
+        tokens_per_decode: tokens that a decode is expected to make in this step.
+        finishes_prompts: whether prompts may run their last rows; where not, they end together in a later step.
     """
 
     num_prompt_rows: int
     num_verify_rows: int
     depth: int | None = None
     reason: str = ""
+    tokens_per_decode: float = 1.0
+    finishes_prompts: bool = True
 
 
 class StepPolicy(Protocol):

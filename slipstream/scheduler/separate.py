@@ -71,8 +71,6 @@ class SeparateBudget:
             step.reasons.append(composition.reason)
         if self.planner.reason and composition.num_verify_rows:
             step.reasons.append(self.planner.reason)
-        if composition.num_prompt_rows:
-            self.prompt_wait.ran(step.now)
         num_drafts = candidates.num_drafts
         is_row_bound = (
             composition.num_prompt_rows
@@ -95,7 +93,11 @@ class SeparateBudget:
             part = -(-config.min_prefill_tokens * config.draft_capacity // config.max_num_batched_tokens)
             promised = min(composition.num_prompt_rows, part)
         draft_rows_left = promised + self._add_decodes(step, decodes, drafts, draft_rows_left - promised)
-        self._add_prompts(step, prefills, composition.num_prompt_rows, draft_rows_left)
+        self._add_prompts(step, prefills, composition.num_prompt_rows, draft_rows_left, composition.finishes_prompts)
+        if step.prefills:
+            num_finished = sum([entry.emits for entry in step.prefills])
+            self.prompt_wait.ran(step.now, num_finished, finishes=composition.finishes_prompts)
+        self.prompt_wait.planned(composition.tokens_per_decode)
 
     def _candidates(
         self,
@@ -107,13 +109,17 @@ class SeparateBudget:
     ) -> StepCandidates:
         """What the policy is asked; what only a cost rule needs is counted only when there are costs."""
         prompt_rows = sum(len(r.token_ids) - r.num_computed_tokens - r.in_flight_rows for r in prefills)
-        num_prompts, num_ready = len(prefills), len(prefills)
-        if prompt_rows < rows_left and len(step.waiting) and not step.preempted:
-            rows, admissible = step.prompts_waiting(rows_left - prompt_rows)
-            prompt_rows += rows
-            num_prompts += admissible
+        num_prompts, num_ready, ready_rows = len(prefills), len(prefills), prompt_rows
+        num_queued = len(step.waiting)
+        seats = min(step.num_free_seats, num_queued) if not step.preempted else 0
+        if seats:
+            rows, admissible = step.prompts_waiting(max(rows_left - prompt_rows, 1))
             if admissible:
-                num_ready += min(step.num_free_seats, len(step.waiting))
+                num_ready += seats
+                ready_rows += rows * seats // admissible
+            if prompt_rows < rows_left:
+                prompt_rows += rows
+                num_prompts += admissible
         candidates = StepCandidates(
             len(decodes),
             sum([decode[3] for decode in decodes]),
@@ -122,10 +128,16 @@ class SeparateBudget:
             step.config.min_prefill_tokens,
             step.num_free_seats,
         )
-        candidates.prompt_wait = self.prompt_wait.update(num_ready, step.now)
+        candidates.prompt_wait = self.prompt_wait.update(num_ready, len(decodes), step.now)
         if self.costs is not None:
             candidates.num_kv_tokens = sum([decode[1] + 1 for decode in decodes])
             candidates.num_prompt_kv_tokens = prompt_rows + sum(r.num_computed_tokens for r in prefills)
+            candidates.num_ready_rows = ready_rows
+            mean = prompt_rows / num_prompts if num_prompts else 0.0
+            candidates.next_prompt_rows = len(next(iter(step.waiting)).token_ids) if len(step.waiting) else mean
+            ends = sorted([decode[2] for decode in decodes])
+            users_return = candidates.prompt_wait.ready_per_end > 0.75
+            candidates.tokens_to_ends = ends if users_return else ends[: num_queued - seats]
             candidates.num_emitting_prompts = num_prompts - (num_prompts > 0 and prompt_rows >= rows_left)
             candidates.num_draft_rows_per_request = step.draft_costs.extra_rows[step.drafting.most]
             candidates.offer = lambda: self.planner.offer(survivals())
@@ -190,7 +202,9 @@ class SeparateBudget:
         return {(first + k) % num_decodes for k in range(fitting)}
 
     @staticmethod
-    def _add_prompts(step: StepBuilder, prefills: list[Request], rows_left: int, draft_rows_left: int) -> None:
+    def _add_prompts(
+        step: StepBuilder, prefills: list[Request], rows_left: int, draft_rows_left: int, finishes: bool
+    ) -> None:
         """Enter chunks of running prompts, then admit waiting ones, within `rows_left` rows."""
         layout = step.layout
         queue = list(prefills)
@@ -205,7 +219,11 @@ class SeparateBudget:
                     return
                 request = admitted
             start = request.num_computed_tokens + request.in_flight_rows
-            num_rows = min(len(request.token_ids) - start, rows_left)
+            num_rows = min(len(request.token_ids) - start - (not finishes), rows_left)
+            if num_rows <= 0:
+                if request in prefills:
+                    continue
+                num_rows = 1
             if layout.carries_target_rows:
                 num_rows = min(num_rows, draft_rows_left)
             granted = step.grant_prompt(request, start, num_rows, draft_rows_left)

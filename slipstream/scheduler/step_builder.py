@@ -151,7 +151,7 @@ class StepBuilder:
             held_back += 1
             rows += len(request.token_ids) - len(cached) * self.config.block_size
             prompts += 1
-        return min(rows, most), prompts
+        return rows, prompts
 
     def admit_next(self) -> Request | None:
         """Give the most urgent waiting request a seat and its cached blocks; None where seat or blocks are missing.
