@@ -19,7 +19,8 @@ from slipstream.lab.drawn_machines import MachineFamily, draw_machine
 from slipstream.lab.simulate import SimulatedRequest, Simulation
 from slipstream.scheduler.cost_table import CostTable
 from slipstream.scheduler.layouts import LAYOUTS
-from slipstream.simulation.acceptance import AcceptanceModel, GeometricAcceptance
+from slipstream.simulation.acceptance import AcceptanceModel
+from slipstream.simulation.mixture_acceptance import AcceptanceClass, MixtureAcceptance
 
 MOST_DRAFTS = 8
 """Largest K that a scenario's drafter and tables know."""
@@ -51,7 +52,7 @@ class Scenario:
     Attributes:
         seed, index: draw it again with `draw_scenario`.
         machine: what steps cost, and what the scheduler believes they cost.
-        conditional_acceptance: mean chance of a draft, given the ones before it.
+        acceptance: the fate of drafts, and what the drafter believes; the same luck for every rule.
         num_speculative_tokens: K where the caller names none.
         workload, arrivals: prompts and outputs in tokens, and when they come.
     """
@@ -66,7 +67,7 @@ class Scenario:
     max_num_batched_tokens: int
     max_num_seqs: int
     num_speculative_tokens: int
-    conditional_acceptance: float
+    acceptance: AcceptanceModel
     workload: Sequence[SimulatedRequest]
     arrivals: Arrivals
 
@@ -77,11 +78,6 @@ class Scenario:
             f"{self.seed}/{self.index}: {self.machine_family} ({self.machine.decode_graphs}), {self.prompt_family} "
             f"prompts, {self.load_family} load, B {self.max_num_batched_tokens}, S {self.max_num_seqs}"
         )
-
-    @property
-    def acceptance(self) -> AcceptanceModel:
-        """The fate of drafts; the same luck for every rule."""
-        return GeometricAcceptance(self.conditional_acceptance, self.seed * 1009 + self.index)
 
     def simulation(
         self, *, composition: str = "cost", verification: str = "confidence", num_speculative_tokens: int | None = None
@@ -126,7 +122,6 @@ def draw_scenario(seed: int, index: int) -> Scenario:
     machine = draw_machine(random, machine_family, seats, budget, MOST_DRAFTS)
     layout_name = str(random.choice(DRAWN_LAYOUTS))
     num_drafts = int(random.integers(1, MOST_DRAFTS + 1))
-    conditional = float(random.uniform(0.35, 0.92))
     workload = _draw_workload(random, prompt_family, load_family, seats)
     if load_family is LoadFamily.LIGHT:
         arrivals = closed_loop(len(workload), int(random.integers(1, max(seats // 4, 2) + 1)))
@@ -145,7 +140,7 @@ def draw_scenario(seed: int, index: int) -> Scenario:
         budget,
         seats,
         num_drafts,
-        conditional,
+        _draw_acceptance(random, seed * 1009 + index),
         workload,
         arrivals,
     )
@@ -167,3 +162,21 @@ def _draw_workload(
         return [int(length) for length in np.clip(np.rint(drawn), 4, 8 * mean)]
 
     return [SimulatedRequest(*pair) for pair in zip(lengths(prompt), lengths(output), strict=True)]
+
+
+def _draw_acceptance(random: np.random.Generator, seed: int) -> MixtureAcceptance:
+    """One to three classes of requests whose chances fall with depth, and a drafter that is silent, right, or too sure
+    of itself."""
+    classes = []
+    for _ in range(int(random.integers(1, 4))):
+        first, decay = random.uniform(0.4, 0.95), random.uniform(0.9, 1.0)
+        chances = tuple(float(first * decay**depth) for depth in range(MOST_DRAFTS))
+        classes.append(AcceptanceClass(float(random.uniform(0.2, 1.0)), chances))
+    error = random.choice((0.0, 0.0, 0.03))
+    is_silent = random.random() < 0.3
+    return MixtureAcceptance(
+        classes,
+        difficulty_spread=float(random.choice((0.0, 1.0, 2.0))),
+        calibration_error=None if is_silent else float(error),
+        seed=seed,
+    )
