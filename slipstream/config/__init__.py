@@ -34,6 +34,7 @@ from slipstream.config.settings import (
     Settings,
     SpeculativeSettings,
 )
+from slipstream.config.shown import shown
 
 __all__ = [
     "BLOCK_DRAFTERS",
@@ -63,5 +64,6 @@ __all__ = [
     "check_speculative",
     "parse_speculative_config",
     "resolve_settings",
+    "shown",
     "speculative_settings_from",
 ]

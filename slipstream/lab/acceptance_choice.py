@@ -10,6 +10,7 @@ from slipstream.simulation.acceptance import AcceptanceModel, GeometricAcceptanc
 from slipstream.simulation.mixture_acceptance import AcceptanceClass, MixtureAcceptance, conditional_chances
 
 _CHANCE_KEYS = ("mean", "conditional", "chances", "survivals")
+_MAX_SHARE = 1e6
 CLASS_KEYS = ("share", "num_drafts", *_CHANCE_KEYS)
 ACCEPTANCE_KEYS = ("class", "num_drafts", *_CHANCE_KEYS, "difficulty_spread", "calibration_error", "seed")
 
@@ -61,7 +62,10 @@ def read_acceptance(section: Section, num_drafts: int) -> AcceptanceChoice:
         for key in ("num_drafts", *_CHANCE_KEYS):
             if key in section:
                 raise SettingError(f"{section.where}: {key} belongs into each [[acceptance.class]] where there are any")
-        read = [AcceptanceClass(one.number("share", above=True), _chances(one, num_drafts)) for one in classes]
+        read = [
+            AcceptanceClass(one.number("share", high=_MAX_SHARE, above=True), _chances(one, num_drafts))
+            for one in classes
+        ]
     else:
         read = [AcceptanceClass(1.0, _chances(section, num_drafts))]
     choice = AcceptanceChoice(
@@ -84,13 +88,19 @@ def _chances(section: Section, num_drafts: int) -> tuple[float, ...]:
         raise SettingError(f"{section.where}: num_drafts says what mean is of, and goes with nothing else")
     if key == "conditional":
         return (section.number(key, high=1.0),)
-    if key == "chances":
-        return section.numbers(key, high=1.0)
-    try:
-        if key == "survivals":
-            return conditional_chances(section.numbers(key, high=1.0))
+    if key == "mean":
         count = section.whole("num_drafts", num_drafts, low=1, high=MAX_SPECULATIVE_TOKENS)
-        return (conditional_acceptance(section.number(key), count),)
+        mean = section.number(key)
+    else:
+        chances = section.numbers(key, high=1.0)
+        if len(chances) > MAX_SPECULATIVE_TOKENS:
+            raise SettingError(
+                f"{section.where}: {key} has {len(chances)} depths; {MAX_SPECULATIVE_TOKENS} drafts are the most"
+            )
+        if key == "chances":
+            return chances
+    try:
+        return (conditional_acceptance(mean, count),) if key == "mean" else conditional_chances(chances)
     except SettingError as error:
         raise SettingError(f"{section.where}: {key}: {error}") from None
 

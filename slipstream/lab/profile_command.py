@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.config import EMBEDDED_MODEL, NO_COST_TABLE, SettingError, check_settings
 from slipstream.engine.flags import add_engine_arguments, given_engine_flags, settings_from_args
+from slipstream.simulation.output_files import check_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,5 +120,5 @@ def _check(args: argparse.Namespace) -> None:
         raise SettingError(f"--seconds must be above 0 and at most {MAX_SECONDS:g}, got {args.seconds:g}")
     if not 0.0 <= args.temperature < float("inf"):
         raise SettingError(f"--temperature must be from 0 on, got {args.temperature:g}; 0 is greedy")
-    if args.output is not None and (Path(args.output).is_dir() or not Path(args.output).parent.is_dir()):
-        raise SettingError(f"--output {args.output}: there is no such folder to write a file in")
+    if args.output is not None:
+        check_output("--output", args.output)

@@ -113,15 +113,17 @@ def print_divergence(console: Console, recording: Recording, found: Divergence |
     under = "" if change is None else f" with {change}"
     if found is None:
         same = "hold the same rows as the recorded ones" if change else "are equal to the recorded ones"
-        console.print(f"All {steps} plans{under} {same}.", style="bold", highlight=False, soft_wrap=True)
+        console.print(f"All {steps} plans{under} {same}.", style="bold", highlight=False, markup=False, soft_wrap=True)
         return
     if found.recorded is None or found.replayed is None:
-        console.print(f"Before step {found.step}{under}: a request is refused. {found.refusal}", soft_wrap=True)
+        text = f"Before step {found.step}{under}: a request is refused. {found.refusal}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     console.print(
         f"Step {found.step} of {steps}{under} is the first that is planned differently.",
         style="bold",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     table = Table(header_style="bold")
@@ -157,7 +159,8 @@ def print_outcome(console: Console, outcome: Outcome, change: str) -> None:
     console.print(table)
     for result, which in ((outcome.recorded, "recorded"), (outcome.modelled_change, "changed")):
         for reason, count in result.failures.items():
-            console.print(f"{count} requests of the {which} run are not counted: {reason}", soft_wrap=True)
+            text = f"{count} requests of the {which} run are not counted: {reason}"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
     console.print("Assumed:", style="bold")
     for sentence in outcome.assumptions:
         console.print(f"* {sentence}", highlight=False, markup=False, soft_wrap=True)

@@ -18,6 +18,7 @@ from slipstream.config import (
     Settings,
     SpeculativeSettings,
     resolve_settings,
+    shown,
 )
 from slipstream.engine.cost_table_files import read_cost_table
 from slipstream.lab.acceptance_choice import AcceptanceChoice
@@ -170,12 +171,18 @@ class Scenario:
         """Every number of the scheduler. Raises SettingError."""
         flat = self.settings_of(variant)
         most = flat["num_speculative_tokens"]
+        if not isinstance(most, int) or isinstance(most, bool):
+            raise SettingError(f"num_speculative_tokens must be a whole number, 0 for no drafts, got {shown(most)}")
+        if not isinstance(flat["layout"], str):
+            raise SettingError(f"layout must be a text, got {shown(flat['layout'])}")
         speculative = None
         if most != 0:
             named = {name: flat[name] for name in _SPECULATIVE if name in flat}
             speculative = SpeculativeSettings(method="forced", acceptance_length=_ANY_LENGTH, **named)
         longest = workload.longest
-        length = flat.get("max_model_len") or longest
+        length = flat.get("max_model_len", longest)
+        if not isinstance(length, int) or isinstance(length, bool):
+            raise SettingError(f"max_model_len must be a whole number, got {shown(length)}")
         if length < longest:
             raise SettingError(
                 f"max_model_len {length} is less than the longest request of {workload.name!r}, {longest} tokens, "

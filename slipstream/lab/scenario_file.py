@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.config import PROFILE_COSTS, SettingError
+from slipstream.config import PROFILE_COSTS, SettingError, shown
 from slipstream.lab.acceptance_choice import ACCEPTANCE_KEYS, read_acceptance
 from slipstream.lab.machine_choice import MACHINE_KEYS, OVERRIDE_KEYS, read_machine, read_overrides
 from slipstream.lab.report_figures import FIGURE_NAMES
@@ -25,6 +25,7 @@ from slipstream.lab.scenario import (
 )
 from slipstream.lab.toml_section import Section, unknown_name
 from slipstream.lab.workload import WORKLOAD_KEYS, read_workload
+from slipstream.simulation.input_files import check_regular, read_text
 
 _KEYS = (
     "extends",
@@ -61,23 +62,25 @@ def load_scenario(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
         raise SettingError(f"scenario {path}: {error}") from None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The file's keys, over those of the file that it extends."""
+def _read(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The file's keys, over those of the file that it extends. `extending`: the files that led here, resolved."""
+    text = read_text(path, "scenario")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingError(f"scenario {path} could not be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        values = tomllib.loads(text)
+    except RecursionError:
+        raise SettingError(f"scenario {path} is nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, and numbers of thousands of digits
         raise SettingError(f"scenario {path} is not TOML: {error}") from None
     base = values.pop("extends", None)
     if base is None:
         return values
     if not isinstance(base, str):
-        raise SettingError(f"scenario {path}: extends must name a file, got {base!r}")
-    inherited = _read(path.parent / base) if (path.parent / base).resolve() != path.resolve() else None
-    if inherited is None:
-        raise SettingError(f"scenario {path} extends itself; name another file")
-    return {**inherited, **values}
+        raise SettingError(f"scenario {path}: extends must name a file, got {shown(base)}")
+    seen = (*extending, path.resolve())
+    check_regular(path.parent / base, "scenario")
+    if (path.parent / base).resolve() in seen:
+        raise SettingError(f"scenario {path} extends itself, by way of {base!r}; name another file")
+    return {**_read(path.parent / base, seen), **values}
 
 
 def scenario_from(values: Mapping[str, Any], name: str, folder: Path) -> Scenario:
@@ -127,12 +130,16 @@ def _settings(section: Section, folder: Path) -> dict[str, Any]:
     settings = dict(section.values)
     check_names(settings, f"{section.where}: key")
     costs = settings.get("cost_table", MACHINE_COSTS)
+    if not isinstance(costs, str):
+        raise SettingError(
+            f"{section.where}: cost_table must be {MACHINE_COSTS!r}, {NO_COSTS!r} or a file, got {shown(costs)}"
+        )
     if costs == PROFILE_COSTS:
         raise SettingError(
             f"{section.where}: cost_table {PROFILE_COSTS!r} measures an engine; here use {MACHINE_COSTS!r}, "
             f"{NO_COSTS!r} or a file"
         )
-    if isinstance(costs, str) and costs not in (MACHINE_COSTS, NO_COSTS):
+    if costs not in (MACHINE_COSTS, NO_COSTS):
         settings["cost_table"] = str(folder / costs)
     return settings
 
@@ -195,7 +202,7 @@ def _apply(values: dict[str, Any], change: str) -> None:
     key, equals, text = change.partition("=")
     path = key.strip().replace("-", "_").split(".")
     if not equals or not all(path) or not text.strip():
-        raise SettingError(f"--set takes a key and a value, KEY=VALUE, got {change!r}")
+        raise SettingError(f"--set takes a key and a value, KEY=VALUE, got {shown(change)}")
     if len(path) == 1:
         path = ["scheduler", *path]
     if path[0] in ("workload", "variant"):
@@ -210,7 +217,13 @@ def _apply(values: dict[str, Any], change: str) -> None:
             raise SettingError(
                 f"--set {change}: the variant {variant.get('name')!r} sets {path[-1]} itself; change it there"
             )
+    table[path[-1]] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    """As TOML reads it; what TOML does not know is a text."""
     try:
-        table[path[-1]] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        table[path[-1]] = text.strip()
+        read = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return read["value"] if len(read) == 1 else text

@@ -7,11 +7,12 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from slipstream.config import SettingError
+from slipstream.config import SettingError, shown
 
 PROCESSES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+MAX_PROCESSES = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,17 +39,16 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from slipstream.lab import fit
+    from slipstream.lab.report_files import check_report_files, write_report_files
     from slipstream.lab.scenario_file import load_scenario
     from slipstream.lab.scenario_run import run as run_scenario
     from slipstream.lab.simulation_report import report_of
     from slipstream.lab.simulation_table import print_report
 
-    if args.processes < 1:
-        raise SettingError(f"--processes must be at least 1, got {args.processes}")
+    if not 1 <= args.processes <= MAX_PROCESSES:
+        raise SettingError(f"--processes must be between 1 and {MAX_PROCESSES}, got {shown(args.processes)}")
     scenario = load_scenario(args.scenario, args.set)
-    for flag, name in (("--json", args.json), ("--html", args.html)):
-        if name is not None and (Path(name).is_dir() or not Path(name).parent.is_dir()):
-            raise SettingError(f"{flag} {name}: there is no such folder to write a file in")
+    check_report_files(args.json, args.html, scenario=args.scenario)
     console = Console()
     if args.fit:
         with _progress(args, "fitting", len(scenario.workloads)) as done:
@@ -62,20 +62,13 @@ def run(args: argparse.Namespace) -> int:
         result = run_scenario(scenario, processes=args.processes, keep_steps=args.html is not None, on_done=done)
     report = report_of(result)
     print_report(console, report)
-    texts: list[tuple[str, str, str]] = []
-    if args.json is not None:
-        texts.append(("--json", args.json, json.dumps(report.to_json(), indent=2) + "\n"))
-    if args.html is not None:
+
+    def page() -> str:
         from slipstream.lab.html_report import html_of
 
-        texts.append(("--html", args.html, html_of(report)))
-    for flag, name, text in texts:
-        try:
-            Path(name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            Console(stderr=True).print(f"slipstream: {flag} {name} could not be written: {error.strerror or error}")
-            return 1
-    return 0
+        return html_of(report)
+
+    return write_report_files(args.json, args.html, report.to_json, page)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from slipstream.lab.report_figures import FIGURES
@@ -32,7 +33,9 @@ def print_report(console: Console, report: Report) -> None:
         table.add_column(fit.parameter.replace("_", " "), justify="right", min_width=7)
     if published is not None:
         for variant, row in published.rows.items():
-            table.add_row("published", variant, *(number(row.get(figure.name), figure.name) for figure in FIGURES))
+            table.add_row(
+                "published", escape(variant), *(number(row.get(figure.name), figure.name) for figure in FIGURES)
+            )
         table.add_section()
     last = None
     for entry in report.rows:
@@ -41,7 +44,7 @@ def print_report(console: Console, report: Report) -> None:
             table.add_section()
         fitted = [] if fit is None else [_fitted(entry.fitted_value)]
         place = places[name] if name != last and several else ""
-        table.add_row(place, entry.case.variant.name, *map(_cell, entry.cells), *fitted)
+        table.add_row(place, escape(entry.case.variant.name), *map(_cell, entry.cells), *fitted)
         last = name
     console.print(table)
     if fit is not None:
@@ -49,6 +52,7 @@ def print_report(console: Console, report: Report) -> None:
             f"(in parentheses) fitted: {fit.parameter} is chosen so that {fit.variant} gives the published figures; "
             "bold: predicted",
             highlight=False,
+            markup=False,
             soft_wrap=True,
         )
     for sentence in report.findings():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.config import SettingError
-from slipstream.lab.simulate_command import PROCESSES
+from slipstream.config import SettingError, shown
+from slipstream.lab.simulate_command import MAX_PROCESSES, PROCESSES
 from slipstream.lab.tune_limits import add_limit_arguments, limits_of
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from slipstream.lab.tune_subject import Subject
 
 MAX_TRIALS = 100_000
-FAILED = 1
 FILE_WIDTH = 120
 """Columns of a table that goes to no terminal."""
 
@@ -66,18 +64,17 @@ def run(args: argparse.Namespace) -> int:
     cannot be tuned."""
     from rich.console import Console
 
+    from slipstream.lab.report_files import FAILED, check_report_files, write_report_files
     from slipstream.lab.tune import tune
     from slipstream.lab.tune_report import TuneReport, print_report
     from slipstream.lab.tune_space import space_around
 
-    for flag, number, most in (("--trials", args.trials, MAX_TRIALS), ("--workers", args.workers, 1024)):
+    for flag, number, most in (("--trials", args.trials, MAX_TRIALS), ("--workers", args.workers, MAX_PROCESSES)):
         if not 1 <= number <= most:
-            raise SettingError(f"{flag} must be between 1 and {most}, got {number}")
+            raise SettingError(f"{flag} must be between 1 and {most}, got {shown(number)}")
     if not 0 <= args.seed < 1 << 32:
-        raise SettingError(f"--seed must be between 0 and {(1 << 32) - 1}, got {args.seed}")
-    for flag, name in (("--json", args.json), ("--html", args.html)):
-        if name is not None and (Path(name).is_dir() or not Path(name).parent.is_dir()):
-            raise SettingError(f"{flag} {name}: there is no such folder to write a file in")
+        raise SettingError(f"--seed must be between 0 and {(1 << 32) - 1}, got {shown(args.seed)}")
+    check_report_files(args.json, args.html, source=args.source)
     subject = _subject(args)
     space = space_around(
         subject.start, most_at_once=subject.most_at_once, known_drafts=subject.known_drafts, asked=args.search
@@ -95,20 +92,14 @@ def run(args: argparse.Namespace) -> int:
     report = TuneReport(subject, tuning, args.seed)
     console = Console()
     print_report(console if console.is_terminal else Console(width=max(console.width, FILE_WIDTH)), report)
-    texts: list[tuple[str, str, str]] = []
-    if args.json is not None:
-        texts.append(("--json", args.json, json.dumps(report.to_json(), indent=2) + "\n"))
-    if args.html is not None:
+
+    def page() -> str:
         from slipstream.lab.tune_html import html_of
 
-        texts.append(("--html", args.html, html_of(report)))
-    for flag, name, text in texts:
-        try:
-            Path(name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            Console(stderr=True).print(f"slipstream: {flag} {name} could not be written: {error.strerror or error}")
-            return FAILED
-    return 0 if tuning.best.keeps_limits else FAILED
+        return html_of(report)
+
+    failed = write_report_files(args.json, args.html, report.to_json, page)
+    return failed or (0 if tuning.best.keeps_limits else FAILED)
 
 
 def _subject(args: argparse.Namespace) -> Subject:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,9 +21,10 @@ from slipstream.bench.arrivals import (
     open_loop,
     replayed,
 )
-from slipstream.config import SettingError
+from slipstream.config import SettingError, shown
 from slipstream.lab.simulate import SimulatedRequest
 from slipstream.lab.toml_section import Section
+from slipstream.simulation.input_files import parse_json, read_text
 
 WORKLOAD_KEYS = ("name", "prompt_tokens", "output_tokens", "num_requests", "trace", "arrivals", "seed")
 _LENGTH_KEYS: dict[str, tuple[str, ...]] = {
@@ -40,8 +40,10 @@ _ARRIVAL_KEYS: dict[str, tuple[str, ...]] = {
     "gamma": ("rate", "burstiness"),
     "trace": (),
 }
-MAX_TOKENS = 1 << 24
+MAX_TOKENS = 1 << 22
 MAX_REQUESTS = 1_000_000
+MAX_ALL_TOKENS = 1 << 26
+"""Of one request, and of a workload: every token is simulated."""
 
 Draw = Callable[[np.random.Generator, int], list[int]]
 """(source of chance, N) -> N lengths in tokens."""
@@ -96,6 +98,12 @@ def read_workload(section: Section, folder: Path) -> Workload:
             f"{_lengths_in_words(section, 'prompt_tokens')} in, {_lengths_in_words(section, 'output_tokens')} out, "
             f"{count} requests"
         )
+    num_tokens = sum(request.num_prompt_tokens + request.num_output_tokens for request in requests)
+    if num_tokens > MAX_ALL_TOKENS:
+        raise SettingError(
+            f"{section.where}: {len(requests)} requests have {num_tokens} tokens together; {MAX_ALL_TOKENS} are "
+            "simulated at most. Take fewer or shorter requests"
+        )
     arrivals = _arrivals(section, len(requests), times, seed)
     return Workload(section.text("name", f"{name}, {arrivals.description}"), tuple(requests), arrivals)
 
@@ -138,7 +146,7 @@ def _arrivals(section: Section, count: int, times: list[float] | None, seed: int
     if isinstance(value, str):
         value = {"kind": value}
     if not isinstance(value, dict):
-        raise SettingError(f'{where} must be a table such as {{ kind = "poisson", rate = 2 }}, got {value!r}')
+        raise SettingError(f'{where} must be a table such as {{ kind = "poisson", rate = 2 }}, got {shown(value)}')
     kind = Section(where, value, None).choice("kind", tuple(_ARRIVAL_KEYS))
     table = Section(where, value, ("kind", *_ARRIVAL_KEYS[kind]))
     if kind == "trace":
@@ -158,19 +166,16 @@ def _arrivals(section: Section, count: int, times: list[float] | None, seed: int
 
 def _read_trace(path: Path, where: str) -> tuple[list[float] | None, list[SimulatedRequest]]:
     """Lines of `{"prompt_tokens": …, "output_tokens": …, "arrival_s": …}`; the times are there for all or for none."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{where}: trace {path} could not be read: {error}") from None
+    lines = read_text(path, f"{where}: trace").split("\n")
     times: list[float] = []
     requests: list[SimulatedRequest] = []
     for place, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise SettingError(f"{path}, line {place}: no JSON ({error})") from None
+            value = parse_json(line)
+        except SettingError as error:
+            raise SettingError(f"{path}, line {place}: {error}") from None
         entry = Section(f"{path}, line {place}", value, ("prompt_tokens", "output_tokens", "arrival_s"))
         requests.append(
             SimulatedRequest(

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config import SettingError
+from slipstream.config import SettingError, shown
 from slipstream.scheduler.costs import DecodeGraphs, StepRun, StepShape
 from slipstream.scheduler.interpolation import Curve, Grid
 from slipstream.scheduler.protocol import StepMode
+
+MAX_CORRECTION = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,13 @@ class CostTable:
         if has_graphs and not self.capture_sizes:
             raise SettingError("a cost table with graphs needs capture_sizes, the row counts they were captured for")
         if any(b <= a for a, b in zip((0, *self.capture_sizes), self.capture_sizes, strict=False)):
-            raise SettingError(f"capture_sizes must rise from 1 or more, got {list(self.capture_sizes)}")
+            raise SettingError(f"capture_sizes must rise from 1 or more, got {shown(list(self.capture_sizes))}")
         for mode, factor in self.corrections.items():
-            if not 0.0 < factor < float("inf"):
-                raise SettingError(f"the correction of {mode.value} must be a factor above 0, got {factor}")
+            if not 0.0 < factor <= MAX_CORRECTION:
+                raise SettingError(
+                    f"the correction of {mode.value} must be a factor above 0 and at most {MAX_CORRECTION:g}, "
+                    f"got {shown(factor)}"
+                )
 
     @property
     def capture_limit(self) -> int:

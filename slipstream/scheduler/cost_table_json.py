@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from slipstream.config import SettingError
+from slipstream.config import SettingError, shown
 from slipstream.scheduler.cost_table import AttentionCost, CostTable, HostCost, Provenance
 from slipstream.scheduler.costs import DecodeGraphs
-from slipstream.scheduler.interpolation import Curve, Grid
+from slipstream.scheduler.interpolation import MAX_MS, Curve, Grid
 from slipstream.scheduler.protocol import StepMode
 
 FORMAT = "slipstream-cost-table/1"
@@ -40,7 +40,7 @@ def cost_table_from_json(value: object) -> CostTable:
     """Raises SettingError naming the key that is missing, unknown or out of range."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         found = value.get("format") if isinstance(value, dict) else type(value).__name__
-        raise SettingError(f'a cost table is a JSON object with "format": "{FORMAT}", got {found!r}')
+        raise SettingError(f'a cost table is a JSON object with "format": "{FORMAT}", got {shown(found)}')
     known = (
         *("format", "provenance", "version", "decode_graphs", "capture_sizes"),
         *("target_ms", "draft_ms", "sampling_ms", "attention_ms", "host_ms", "corrections"),
@@ -52,10 +52,10 @@ def cost_table_from_json(value: object) -> CostTable:
     host = _linear(value, "host_ms", "per_step", "per_request")
     corrections = value.get("corrections", {})
     if not isinstance(corrections, dict):
-        raise SettingError(f"cost table: corrections must be a JSON object of factors by mode, got {corrections!r}")
+        raise SettingError(f"cost table: corrections must be an object of factors by mode, got {shown(corrections)}")
     version = value.get("version", 0)
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-        raise SettingError(f"cost table: version must be a whole number from 0 on, got {version!r}")
+        raise SettingError(f"cost table: version must be a whole number from 0 on, got {shown(version)}")
     return CostTable(
         provenance=_provenance(_mapping(value, "provenance")),
         target={
@@ -84,13 +84,13 @@ def _grid_to_json(grid: Grid, rows: str, columns: str) -> dict[str, Any]:
 def _refuse_unknown(name: str, value: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in value:
         if key not in known:
-            raise SettingError(f"{name}: unknown key {key!r}; known keys are {', '.join(known)}")
+            raise SettingError(f"{name}: unknown key {shown(key)}; known keys are {', '.join(known)}")
 
 
 def _mapping(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     inner = value.get(key)
     if not isinstance(inner, dict):
-        raise SettingError(f"cost table: {key} must be a JSON object, got {inner!r}")
+        raise SettingError(f"cost table: {key} must be a JSON object, got {shown(inner)}")
     return inner
 
 
@@ -112,14 +112,15 @@ def _member(kind: Any, name: str, value: object) -> Any:
         return kind(value)
     except ValueError:
         raise SettingError(
-            f"cost table: {name} has {value!r}; choose one of {', '.join(member.value for member in kind)}"
+            f"cost table: {name} has {shown(value)}; choose one of {', '.join(member.value for member in kind)}"
         ) from None
 
 
 def _numbers(value: object, name: str, *, whole: bool = False) -> list[float]:
     kinds = (int,) if whole else (int, float)
     if not isinstance(value, list) or not all(isinstance(x, kinds) and not isinstance(x, bool) for x in value):
-        raise SettingError(f"cost table: {name} must be a list of {'whole ' if whole else ''}numbers, got {value!r}")
+        numbers = "whole numbers" if whole else "numbers"
+        raise SettingError(f"cost table: {name} must be a list of {numbers}, got {shown(value)}")
     return value
 
 
@@ -127,15 +128,15 @@ def _linear(value: Mapping[str, Any], name: str, *keys: str) -> list[float]:
     """The numbers of a part that may be left out, as a whole or key by key."""
     part = value.get(name, {})
     if not isinstance(part, dict):
-        raise SettingError(f"cost table: {name} must be an object with {' and '.join(keys)}, got {part!r}")
+        raise SettingError(f"cost table: {name} must be an object with {' and '.join(keys)}, got {shown(part)}")
     _refuse_unknown(f"cost table: {name}", part, keys)
     return [_number(part, name, key) for key in keys]
 
 
 def _number(value: Mapping[str, Any], name: str, key: str) -> float:
     number = value.get(key, 0.0)
-    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number < float("inf"):
-        raise SettingError(f"cost table: {name}.{key} must be a number from 0 on, got {number!r}")
+    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= MAX_MS:
+        raise SettingError(f"cost table: {name}.{key} must be a number from 0 to {MAX_MS:g}, got {shown(number)}")
     return float(number)
 
 

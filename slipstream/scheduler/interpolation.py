@@ -10,7 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config import SettingError
+from slipstream.config import SettingError, shown
+
+MAX_MS = 1e9
+"""Of a step; more is no time that a step takes."""
+MAX_POINT = 1e15
+"""Of an axis: below it every whole number is a float of its own."""
 
 
 def check_axis(name: str, points: Sequence[float]) -> None:
@@ -19,8 +24,8 @@ def check_axis(name: str, points: Sequence[float]) -> None:
         raise SettingError(f"{name} is empty; at least one point is needed")
     # A point that is no number fails every comparison.
     rises = all(before < after for before, after in itertools.pairwise(points))
-    if not (rises and points[0] >= 0 and points[-1] < float("inf")):
-        raise SettingError(f"{name} must rise from 0 or more, got {list(points)}")
+    if not (rises and points[0] >= 0 and points[-1] <= MAX_POINT):
+        raise SettingError(f"{name} must rise from 0 or more to {MAX_POINT:g} at most, got {shown(list(points))}")
 
 
 def bracket(points: Sequence[float], x: float) -> tuple[int, float]:
@@ -100,7 +105,7 @@ class Grid:
 
 
 def check_times(ms: Sequence[float]) -> None:
-    """Raise SettingError for a time that is negative or not finite."""
+    """Raise SettingError for a time that is negative, not finite, or beyond MAX_MS."""
     for value in ms:
-        if not 0.0 <= value < float("inf"):
-            raise SettingError(f"a time must be a number of milliseconds from 0 on, got {value}")
+        if not 0.0 <= value <= MAX_MS:
+            raise SettingError(f"a time must be a number of milliseconds from 0 to {MAX_MS:g}, got {shown(value)}")

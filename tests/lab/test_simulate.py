@@ -199,8 +199,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         (["none.toml"], "none.toml could not be read"),
         (["s.toml", "--set", "max_num_sqs=3"], "did you mean 'max_num_seqs'"),
-        (["s.toml", "--json", "nowhere/x.json"], "no such folder"),
-        (["s.toml", "--processes", "0"], "at least 1, got 0"),
+        (["s.toml", "--json", "nowhere/x.json"], "there is no folder"),
+        (["s.toml", "--processes", "0"], "between 1 and 1024, got 0"),
         (["s.toml", "--fit"], "nothing to fit"),
         (["s.toml", "--htlm", "x"], "did you mean '--html'"),
     ],

@@ -337,7 +337,7 @@ def test_times_have_units(text: str, ms: float) -> None:
         (["--search", "composition"], "NAME=A,B,C"),
         (["--trials", "0"], "--trials must be between 1"),
         (["--seed", "-1"], "--seed must be between 0"),
-        (["--html", "/nowhere/at/all.html"], "no such folder"),
+        (["--html", "/nowhere/at/all.html"], "there is no folder"),
     ],
 )
 def test_bad_words_are_refused_helpfully(

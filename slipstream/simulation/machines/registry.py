@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 
-from slipstream.config import SettingError
+from slipstream.config import SettingError, shown
 from slipstream.scheduler.cost_table import CostTable
 from slipstream.simulation.machines.architectures import ARCHITECTURES
 from slipstream.simulation.machines.drafter_figures import DRAFTERS
@@ -46,13 +46,15 @@ def machine_named(name: str) -> CostTable:
         raise _unknown("machine", name, machine_names())
     hardware = HARDWARE.get(parts[0])
     if hardware is None:
-        raise _unknown(f"machine {name!r}: hardware", parts[0], HARDWARE)
+        raise _unknown(f"machine {shown(name)}: hardware", parts[0], HARDWARE)
     architecture = ARCHITECTURES.get(parts[1])
     if architecture is None:
-        raise _unknown(f"machine {name!r}: architecture", parts[1], ARCHITECTURES)
+        raise _unknown(f"machine {shown(name)}: architecture", parts[1], ARCHITECTURES)
     degree = parts[2] if len(parts) == 3 else "tp1"
-    if not (degree.startswith("tp") and degree[2:].isdecimal()):
-        raise SettingError(f"machine {name!r}: the last part says the tensor parallel degree as tp1, got {degree!r}")
+    if not (degree.startswith("tp") and degree[2:].isdecimal() and len(degree) <= 8):
+        raise SettingError(
+            f"machine {shown(name)}: the last part says the tensor parallel degree as tp1, got {shown(degree)}"
+        )
     return roofline_table(hardware, architecture, tensor_parallel=int(degree[2:]), drafter=DRAFTERS.get(parts[1]))
 
 
@@ -60,6 +62,6 @@ def _unknown(what: str, value: str, known: Iterable[str]) -> SettingError:
     names = list(known)
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.4)
     nearest = f"; the nearest is {near[0]!r}" if near else ""
-    shown = ", ".join(name for name in names if not name.startswith(_ROOFLINE))
-    form = f", {_ROOFLINE}:HARDWARE:ARCHITECTURE:tp1" if len(shown) < len(", ".join(names)) else ""
-    return SettingError(f"{what} {value!r} is not known; choose one of {shown}{form}{nearest}")
+    published = ", ".join(name for name in names if not name.startswith(_ROOFLINE))
+    form = f", {_ROOFLINE}:HARDWARE:ARCHITECTURE:tp1" if len(published) < len(", ".join(names)) else ""
+    return SettingError(f"{what} {shown(value)} is not known; choose one of {published}{form}{nearest}")
