@@ -35,8 +35,8 @@ MIN_VARIANCE, MAX_VARIANCE = 0.01, 1.0
 prior of a request's factor counts as 1 / variance refusals (a gamma distribution's shape)."""
 
 PROBE_PART = 1 / 32
-"""A probe speaks for drafts that were not made, or not judged, since the one before: it weighs at least this part of the
-evidence there is."""
+"""A probe speaks for drafts that were not made, or not judged, since the one before: it weighs at least this part of
+the evidence there is."""
 
 DOUBTED_TRIALS = 32.0
 """Evidence of a position that is kept when drafting begins anew."""

@@ -18,8 +18,9 @@ NUM_FIRST = 32
 """Until so many drafts were judged, probes come four times as often."""
 LOAD_CHANGE = 8
 """A change of the load by more than 1/8 has the decision looked at again."""
-HYSTERESIS = 0.01
-"""Another K must promise so much more."""
+HYSTERESIS, START_MARGIN = 0.01, 0.02
+"""Another K must promise so much more; drafting begins for the second and ends as soon as it promises no more: what
+began it was few drafts, and the luckier they were the sooner."""
 PROBE_SHARE = 0.004
 """Part of the time that probing may cost."""
 PROBE_SURVIVAL = 0.1
@@ -57,7 +58,7 @@ class DraftByCost:
             decision = self._weigh(decision, candidates, costs)
         elif decision.probes:
             decision = replace(decision, exceptions={}, probes=frozenset())
-        if decision.probe_steps and candidates.step % decision.probe_steps == 0:
+        if decision.probe_steps and candidates.step - decision.probed_step >= decision.probe_steps:
             decision = self._probing(decision, candidates, costs)
         return decision
 
@@ -78,7 +79,8 @@ class DraftByCost:
         best = max(outlooks, key=lambda outlook: outlook.tokens_per_ms)
         if decision is not None:
             kept = outlooks[min(decision.most, most)]
-            if best.tokens_per_ms <= kept.tokens_per_ms * (1.0 + HYSTERESIS):
+            margin = START_MARGIN if not kept.count else HYSTERESIS if best.count else 0.0
+            if best.tokens_per_ms <= kept.tokens_per_ms * (1.0 + margin):
                 best = kept
         reason = ""
         if best.count < most:
@@ -92,6 +94,7 @@ class DraftByCost:
             decided_step=candidates.step,
             num_requests=num_requests,
             probe_steps=self._probe_steps(best, candidates, costs),
+            probed_step=candidates.step if decision is None else decision.probed_step,
         )
 
     @staticmethod
@@ -123,7 +126,7 @@ class DraftByCost:
             chosen = [requests[candidates.step // decision.probe_steps % len(requests)]]
         depth = probe_depth(candidates, decision.most)
         probes = frozenset(request.request_id for request in chosen)
-        return replace(decision, exceptions=dict.fromkeys(probes, depth), probes=probes)
+        return replace(decision, exceptions=dict.fromkeys(probes, depth), probes=probes, probed_step=candidates.step)
 
 
 def probe_depth(candidates: DraftingCandidates, count: int) -> int:
