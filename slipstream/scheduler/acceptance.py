@@ -43,7 +43,9 @@ DOUBTED_TRIALS = 32.0
 
 MIN_CONFIDENCE = 1e-6
 MIN_SURVIVAL = 1e-30
-NUM_BLOCKS_REMEMBERED = 256
+NUM_PRIOR_BLOCKS, NUM_BLOCKS_REMEMBERED = 8, 256
+"""Blocks of confidences that the first real ones stand beside, so that one does not decide; and of how many at most the
+next ones are thought to be like."""
 _NONE: tuple[float, ...] = ()
 
 
@@ -94,6 +96,7 @@ class AcceptanceTracker:
     Attributes:
         probing: requests whose drafts at hand are to be judged whatever is known: they count as sure.
         num_judged: drafts that were evidence so far.
+        is_silent: no drafter ever gave a confidence.
     """
 
     def __init__(self, num_speculative_tokens: int) -> None:
@@ -107,7 +110,10 @@ class AcceptanceTracker:
         self._request_prior = 1.0 / PRIOR_VARIANCE
         self._calibration = OddsFactor(CALIBRATION_MEMORY)
         self._confidences: dict[str, Sequence[float]] = {}
-        self._recent: deque[Sequence[float]] = deque(maxlen=NUM_BLOCKS_REMEMBERED)
+        self.is_silent = True
+        self._recent: deque[Sequence[float]] = deque(
+            [(PRIOR_ACCEPTANCE,) * most] * NUM_PRIOR_BLOCKS, maxlen=NUM_BLOCKS_REMEMBERED
+        )
         self.probing: frozenset[str] = frozenset()
         self.num_judged = 0
 
@@ -166,6 +172,7 @@ class AcceptanceTracker:
             return
         self._confidences[request_id] = confidences
         self._recent.append(confidences)
+        self.is_silent = False
 
     def doubt(self) -> None:
         """Drafting begins on the word of a few probes: what is seen now is to outweigh them soon."""
@@ -224,15 +231,10 @@ class AcceptanceTracker:
         """Survivals of a request of which nothing is known, by running acceptance, shape [depth]."""
         return np.asarray(_survivals(np.array([self._odds[:depth]]))[0])
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether no drafter ever gave a confidence."""
-        return not self._recent
-
     def recent(self) -> Survivals | None:
         """Calibrated survivals of the last blocks that came with confidences, [M, K]; None where none did. Blocks that
         were shorter than K go on by running acceptance."""
-        if not self._recent:
+        if self.is_silent:
             return None
         most = len(self._odds)
         chances = self._calibrated([[*block, *[0.0] * (most - len(block))] for block in self._recent])
