@@ -50,7 +50,12 @@ def explain_step(recording: Recording, step: int) -> StepExplanation:
             if event.plan.step == step and event.plan.requests:
                 view = _plan(replay, event, observer)
                 return _explanation(recording, view, event.now - begin)
-        replay.apply(event)
+        plan = replay.apply(event)
+        if isinstance(event, Planned) and plan != event.plan:
+            raise SettingError(
+                f"step {event.plan.step} was recorded with another plan than this release makes; only steps up to it "
+                "can be explained. slipstream replay shows both plans"
+            )
     raise SettingError(f"step {step} is not in the recording")
 
 

@@ -159,12 +159,15 @@ def last_costs(recording: Recording) -> CostTable | None:
 
 
 def running_by_step(recording: Recording) -> dict[int, int]:
-    """Requests with a seat while each step ran, from a replay."""
-    replay, running = Replay(recording), {}
+    """Requests with a seat while each step ran."""
+    seated: set[str] = set()
+    running: dict[int, int] = {}
     for event in recording.events:
-        replay.apply(event)
-        if isinstance(event, Planned) and event.plan.requests:
-            running[event.plan.step] = replay.scheduler.num_running
+        if isinstance(event, Planned):
+            seated.difference_update(event.plan.released_request_ids)
+            seated.update(new.request_id for new in event.plan.new_requests)
+            if event.plan.requests:
+                running[event.plan.step] = len(seated)
     return running
 
 

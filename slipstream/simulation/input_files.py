@@ -21,7 +21,7 @@ def check_regular(path: Path, what: str) -> None:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        raise SettingError(f"{what} {shown_path(path)} could not be read: {_reason(error)}") from None
+        raise SettingError(f"{what} {shown_path(path)} cannot be read: {_reason(error)}") from None
     if stat.S_ISDIR(mode):
         raise SettingError(f"{what} {shown_path(path)} is a directory; name a file in it")
     if not stat.S_ISREG(mode):
@@ -38,7 +38,7 @@ def read_text(path: str | Path, what: str) -> str:
             raise SettingError(f"{what} {path} has {size} bytes; {MAX_BYTES} are read at most")
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"{what} {path} could not be read: {_reason(error)}") from None
+        raise SettingError(f"{what} {path} cannot be read: {_reason(error)}") from None
     except UnicodeDecodeError as error:
         raise SettingError(f"{what} {path} is not UTF-8: {error}") from None
 

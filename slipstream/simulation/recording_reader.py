@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slipstream.config import (
-    CacheSettings,
-    ModelFacts,
-    ModelSettings,
-    SchedulerConfig,
-    SchedulerSettings,
-    SettingError,
-    Settings,
-    SpeculativeSettings,
-)
+from slipstream.config import SettingError, shown
 from slipstream.request import FinishReason
 from slipstream.scheduler.cost_table import CostTable
 from slipstream.scheduler.cost_table_json import cost_table_from_json
@@ -30,13 +20,11 @@ from slipstream.scheduler.protocol import (
     StepResult,
     StopVerdict,
 )
+from slipstream.simulation.input_files import check_regular
 from slipstream.simulation.recording import (
-    FORMAT,
-    NEW_COLUMNS,
     PLACEHOLDER,
     PLAN_FIELDS,
     REQUEST_COLUMNS,
-    RESULT_COLUMNS,
     RESULT_FIELDS,
     Aborted,
     Added,
@@ -50,152 +38,118 @@ from slipstream.simulation.recording import (
     Recording,
     placeholder_request,
 )
+from slipstream.simulation.recording_check import ImpossibleError, RecordingCheck
+from slipstream.simulation.recording_header import header_from_json
+from slipstream.simulation.recording_lines import recording_lines
 
 _BLOCKS = REQUEST_COLUMNS.index("new_block_ids")
-_CHUNK = 1 << 16
+_RESULT_COUNTS = ("num_target_rows", "num_draft_query_rows", "num_skipped_drafts")
 
 
 def read_recording(path: Path) -> Recording:
     """Read a recording; one that was cut off (a crash, a full disk) is read as far as it goes.
 
     Raises:
-        SettingError: no such file, not a recording, or of a format this release does not know.
+        SettingError: no such file, not a recording, of a format this release does not know, or damaged; names the line.
     """
-    lines = _Lines(path)
-    header: Header | None = None
-    events: list[RecordedEvent] = []
-    last_plan: dict[int, StepPlan] = {}
-    ended = False
-    for line in lines:
+    check_regular(path, "recording")
+    reader: _Events | None = None
+    lines = enumerate(recording_lines(path), start=1)
+    for number, line in lines:
         try:
             value = json.loads(line)
-        except ValueError:
-            if header is None:
+        except (ValueError, RecursionError):
+            if reader is None:
                 raise SettingError(f"{path} is not a recording: its first line is no JSON") from None
-            break  # the last line was cut
+            if next(lines, None) is None:
+                break  # the last line was cut
+            raise SettingError(f"{path}: line {number} is damaged: no JSON, and others follow") from None
+        if reader is None:
+            reader = _Events(header_from_json(path, value))
+            continue
         try:
-            if header is None:
-                header = _header(path, value)
-            elif value["event"] == "end":
-                ended = True
-            else:
-                events.append(_event(value, last_plan))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            if isinstance(error, SettingError):
-                raise
-            raise SettingError(f"{path}: line {len(events) + 2} is damaged ({type(error).__name__}: {error})") from None
-    if header is None:
+            reader.take(value)
+        except (SettingError, ImpossibleError) as error:
+            raise SettingError(f"{path}: line {number} is damaged: {error}") from None
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            found = shown(value.get("event")) if isinstance(value, dict) else shown(value)
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            raise SettingError(f"{path}: line {number} is damaged: event {found} ({reason})") from None
+    if reader is None:
         raise SettingError(f"{path} is empty; a recording begins with a header")
-    return Recording(header, events, not ended)
+    return Recording(reader.header, reader.events, not reader.has_ended)
 
 
-class _Lines:
-    """Lines of a file, gzip or plain, up to where it was cut off."""
+class _Events:
+    """Turns lines into events, each checked against those before it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.events: list[RecordedEvent] = []
+        self.has_ended = False
+        self._check = RecordingCheck(header.config)
+        self._plans: dict[int, StepPlan] = {}
 
-    def __iter__(self) -> Iterator[bytes]:
-        rest = b""
-        try:
-            for piece in self._pieces():
-                *whole, rest = (rest + piece).split(b"\n")
-                yield from whole
-        except zlib.error:
-            return  # what follows a cut is noise
-        except OSError as error:
-            raise SettingError(f"{self._path} cannot be read: {error.strerror or error}") from None
-        if rest:
-            yield rest
+    def take(self, value: dict[str, Any]) -> None:
+        """Read a line. Raises ImpossibleError, or any error of a broken line."""
+        if self.has_ended:
+            raise ImpossibleError("lines follow the end; did two runs record to one file?")
+        match value.pop("event"):
+            case "end":
+                self.has_ended = True
+            case "plan":
+                self._check.plan_rows(value)
+                planned = Planned(value["now"], _plan(value))
+                self._check.planned(planned)
+                self._plans[planned.plan.step] = planned.plan
+                self.events.append(planned)
+            case "commit":
+                self.events.append(self._committed(value))
+            case "add":
+                added = _added(value)
+                self._check.added(added)
+                self.events.append(added)
+            case "abort":
+                aborted = Aborted(**value)
+                self._check.aborted(aborted)
+                self.events.append(aborted)
+            case "costs":
+                self.events.append(CostsSet(_costs(value["costs"])))
+            case "forget_cached":
+                self.events.append(CacheForgotten())
+            case "mark":
+                marked = Marked(**value)
+                self._check.marked(marked)
+                self.events.append(marked)
+            case name:
+                raise ImpossibleError(f"the event {shown(name)} is not known")
 
-    def _pieces(self) -> Iterator[bytes]:
-        with self._path.open("rb") as file:
-            first = file.read(_CHUNK)
-            if not first.startswith(b"\x1f\x8b"):
-                while first:
-                    yield first
-                    first = file.read(_CHUNK)
-                return
-            inflate = zlib.decompressobj(wbits=31)
-            while first:
-                yield inflate.decompress(first)
-                first = file.read(_CHUNK)
-
-
-def _header(path: Path, value: Any) -> Header:
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        found = value.get("format") if isinstance(value, dict) else None
-        raise SettingError(f'{path} is not a recording: its first line should have "format": "{FORMAT}", not {found!r}')
-    try:
-        columns = value["columns"]
-        for name, known in (("request", REQUEST_COLUMNS), ("new", NEW_COLUMNS), ("result", RESULT_COLUMNS)):
-            if tuple(columns[name]) != known:
-                raise TypeError(f"columns of {name} differ")
-        settings, facts = value["settings"], value["facts"]
-        return Header(
-            version=value["version"],
-            date=value["date"],
-            model=value["model"],
-            config=SchedulerConfig(**_tuples(value["config"])),
-            costs=_costs(value["costs"]),
-            settings=None if settings is None else _settings(settings),
-            facts=None if facts is None else ModelFacts(**facts),
-            has_text=value["has_text"],
+    def _committed(self, value: dict[str, Any]) -> Committed:
+        step = value["step"]
+        if type(step) is not int or step not in self._plans:
+            raise ImpossibleError(f"step {shown(step)} has results, and no plan")
+        plan = self._plans.pop(step)
+        self._check.result_rows(plan, value)
+        event = _committed(value, plan)
+        result = event.result
+        self._check.committed(
+            list(event.ends),
+            {"at": event.at, "target_ms": result.target_ms, "draft_ms": result.draft_ms},
+            {name: getattr(result, name) for name in _RESULT_COUNTS},
         )
-    except (KeyError, TypeError) as error:
-        version = value.get("version", "an unknown version")
-        raise SettingError(f"{path} was recorded by {version} with settings this release does not know: {error}") from (
-            None
-        )
-
-
-def _settings(value: Mapping[str, Any]) -> Settings:
-    speculative = value["speculative"]
-    return Settings(
-        model=ModelSettings(**value["model"]),
-        cache=CacheSettings(**value["cache"]),
-        scheduler=SchedulerSettings(**_tuples(value["scheduler"])),
-        speculative=None if speculative is None else SpeculativeSettings(**_tuples(speculative)),
-    )
-
-
-def _tuples(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, its lists as the tuples that settings hold."""
-
-    def frozen(item: Any) -> Any:
-        return tuple(map(frozen, item)) if isinstance(item, list) else item
-
-    return {key: frozen(item) for key, item in value.items()}
+        return event
 
 
 def _costs(value: Any) -> CostTable | None:
     return None if value is None else cost_table_from_json(value)
 
 
-def _event(value: dict[str, Any], plans: dict[int, StepPlan]) -> RecordedEvent:
-    match value.pop("event"):
-        case "plan":
-            plan = _plan(value)
-            plans[plan.step] = plan
-            return Planned(value["now"], plan)
-        case "commit":
-            return _committed(value, plans)
-        case "add":
-            hashes = tuple(map(bytes.fromhex, value.pop("block_hashes")))
-            token_ids = value.pop("prompt_token_ids", None)
-            for name in ("sampling", "seed"):
-                value.pop(name, None)
-            return Added(**value, block_hashes=hashes, prompt_token_ids=None if token_ids is None else tuple(token_ids))
-        case "abort":
-            return Aborted(**value)
-        case "costs":
-            return CostsSet(_costs(value["costs"]))
-        case "forget_cached":
-            return CacheForgotten()
-        case "mark":
-            return Marked(**value)
-        case name:
-            raise ValueError(f"unknown event {name!r}")
+def _added(value: dict[str, Any]) -> Added:
+    hashes = tuple(map(bytes.fromhex, value.pop("block_hashes")))
+    token_ids = value.pop("prompt_token_ids", None)
+    for name in ("sampling", "seed"):
+        value.pop(name, None)
+    return Added(**value, block_hashes=hashes, prompt_token_ids=None if token_ids is None else tuple(token_ids))
 
 
 def _plan(value: Mapping[str, Any]) -> StepPlan:
@@ -210,8 +164,7 @@ def _plan(value: Mapping[str, Any]) -> StepPlan:
     )
 
 
-def _committed(value: Mapping[str, Any], plans: dict[int, StepPlan]) -> Committed:
-    plan = plans.pop(value["step"])
+def _committed(value: Mapping[str, Any], plan: StepPlan) -> Committed:
     texts = value.get("token_ids") or [None] * len(plan.requests)
     results = [
         RequestResult(

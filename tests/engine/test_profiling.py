@@ -280,7 +280,7 @@ def test_a_table_of_another_machine_is_used_with_a_warning(model: str, tmp_path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "could not be read"),
+        (None, "cannot be read"),
         ("{", "Expecting property name"),
         ("[]", "a cost table is a JSON object"),
         ('{"format": "slipstream-cost-table/1"}', "target_ms must be a JSON object"),

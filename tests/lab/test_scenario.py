@@ -187,12 +187,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"scheduler": {"num_kv_blocks": 2}}, "the nearest that works is 4"),
     ({"scheduler": {"max_model_len": 40}}, "longest request of 'w', 50 tokens"),
     ({"scheduler": {"cost_table": "profile"}}, "cost_table 'profile' measures an engine"),
-    ({"scheduler": {"cost_table": "no.json"}}, "cost table no.json could not be read"),
+    ({"scheduler": {"cost_table": "no.json"}}, "cost table no.json cannot be read"),
     ({"machine": {"name": "gb300-v41-flash"}}, "nearest is 'gb300-v4.1-flash'"),
     ({"machine": {}}, "needs name"),
     ({"machine": {"name": "gb300-v4.1-flash", "mixd_ms": 3}}, "did you mean 'mixed_ms'"),
     ({"machine": {"name": "gb300-v4.1-flash", "mixed_ms": 0}}, "mixed_ms must be above 0"),
-    ({"machine": {"file": "none.json"}}, "cost table none.json could not be read"),
+    ({"machine": {"file": "none.json"}}, "cost table none.json cannot be read"),
     ({"acceptance": {}}, "needs one of mean, conditional, chances, survivals"),
     ({"acceptance": {"mean": 4.5}}, "the nearest is 4"),
     ({"acceptance": {"mean": 2, "chances": [0.5]}}, "got mean and chances"),
@@ -208,7 +208,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"workload": [{**WORKLOAD, "arrivals": {"kind": "poisson"}}]}, "rate is missing"),
     ({"workload": [{**WORKLOAD, "arrivals": {"kind": "closed", "concurency": 3}}]}, "did you mean 'concurrency'"),
     ({"workload": [{**WORKLOAD, "arrivals": "trace"}]}, "needs trace = FILE"),
-    ({"workload": [{"trace": "none.jsonl"}]}, "none.jsonl could not be read"),
+    ({"workload": [{"trace": "none.jsonl"}]}, "none.jsonl cannot be read"),
     ({"workload": [WORKLOAD, WORKLOAD]}, "two are named"),
     ({"variant": [{"name": "a"}, {"name": "a"}]}, "two are named 'a'"),
     ({"variant": [{"name": "a", "baseline": "c"}]}, "baseline 'c' is not known"),
@@ -249,7 +249,7 @@ def test_broken_traces_are_refused(tmp_path: Path, text: str, message: str) -> N
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="could not be read"):
+    with pytest.raises(SettingError, match="cannot be read"):
         load_scenario(tmp_path / "none.toml")
     (tmp_path / "x.toml").write_text("a = = b")
     with pytest.raises(SettingError, match="is not TOML"):

@@ -197,7 +197,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none.toml"], "none.toml could not be read"),
+        (["none.toml"], "none.toml cannot be read"),
         (["s.toml", "--set", "max_num_sqs=3"], "did you mean 'max_num_seqs'"),
         (["s.toml", "--json", "nowhere/x.json"], "there is no folder"),
         (["s.toml", "--processes", "0"], "between 1 and 1024, got 0"),
