@@ -11,6 +11,9 @@ from slipstream.scheduler.costs import StepCosts
 from slipstream.scheduler.outlook import StepOutlook, outlook_of, row_price_without_decodes
 from slipstream.scheduler.policy import MixAtOncePolicy, StepCandidates, StepComposition
 
+WORTH_WAITING = 0.05
+"""Nobody waits for a saving of less than this part of a step of decodes alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
@@ -81,7 +84,7 @@ class CostPolicy:
         if self._limits.is_too_soon(candidates):
             return _decodes_alone(outlook, f"{rows} prompt rows wait for the time per token")
         gain = _gain_of_waiting(outlook)
-        if gain > 0.0:
+        if gain > WORTH_WAITING * candidates.num_decodes * outlook.tokens_per_decode:
             return _decodes_alone(outlook, f"{rows} prompt rows wait for more, which saves {gain:.0f} tokens")
         composition = _with_prompts(outlook)
         composition.finishes_prompts = self._finishes(candidates, outlook.row_price, outlook)
@@ -124,7 +127,7 @@ def _with_prompts(outlook: StepOutlook, reason: str = "") -> StepComposition:
     candidates = outlook.candidates
     left, rows = candidates.num_rows_left, candidates.num_prompt_rows
     if rows + candidates.num_drafts > left:
-        worth_more = int(np.count_nonzero(np.diff(outlook.offer.gains) > outlook.row_price))
+        worth_more = int(np.count_nonzero(outlook.token_value * np.diff(outlook.offer.gains) > outlook.row_price))
         rows = min(rows, max(left - worth_more, 1))
     choice = outlook.mixed(rows)
     return StepComposition(rows, choice.num_rows, choice.depth, reason, 1.0 + choice.gain / candidates.num_decodes)
@@ -141,7 +144,7 @@ def _gain_of_waiting(outlook: StepOutlook) -> float:
     num_ready, size, ends = wait.num_ready, candidates.next_prompt_rows, candidates.tokens_to_ends
     loss = outlook.loss_per_ms
     steps_now = num_ready * size / left
-    anchor_price = max(outlook.row_price - 1.0, 0.0)  # it makes a token, which a prompt row does not
+    anchor_price = max(outlook.row_price - outlook.token_value, 0.0)  # it makes a token, which a prompt row does not
     longest = ends[-1] if ends else math.inf
     later = num_ready * min(size / left, longest)
     gain = anchor_price * (min(steps_now, longest) + later) - loss * outlook.decode_ms * outlook.steps_to_ready(1)

@@ -1,7 +1,7 @@
 """StepOutlook: what the next step could come to, with prompts and without, in tokens and milliseconds (design 4).
 
-Steps of decodes alone make `rate` tokens per millisecond, so a step of t milliseconds that makes E tokens has the price
-rate * t - E: what decoding would have made in that time, less what it makes.
+The price of a step is what full seats would make in the time that it takes, less the time in which decodes alone would
+make its tokens.
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ class StepOutlook:
         return 1.0 + self.decode.gain / self.candidates.num_decodes
 
     @property
+    def token_value(self) -> float:
+        """A token of these decodes in tokens of full seats: they would take the longer to make it."""
+        return self.rate / self.decode.tokens_per_ms if self.decode.tokens_per_ms > 0 else 1.0
+
+    @property
     def loss_per_ms(self) -> float:
         """Tokens per millisecond that the seats would make which ready prompts could fill."""
         return self.rate - self.decode.tokens_per_ms
@@ -59,12 +64,12 @@ class StepOutlook:
         """The best verify rows beside so many prompt rows."""
         room = self.candidates.num_rows_left - num_prompt_rows
         shape = self._shape(num_prompt_rows, 0)
-        return best_verify_rows(self.offer, self.costs, shape, room, draft_ms=self.draft_ms, rate=self.rate)
+        return best_verify_rows(self.offer, self.costs, shape, room, draft_ms=self.draft_ms, rate=self.decode.tokens_per_ms)
 
     def price(self, num_prompt_rows: int, choice: VerifyChoice) -> float:
-        """Of the step with these prompt and verify rows."""
+        """Tokens that the step with these prompt and verify rows costs."""
         ms = self.costs.target_ms(self._shape(num_prompt_rows, choice.num_rows)) + self.draft_ms
-        return self.rate * ms - self.candidates.num_decodes - choice.gain
+        return self.rate * ms - self.token_value * (self.candidates.num_decodes + choice.gain)
 
     def setup(self, num_prompt_rows: int) -> float:
         """What a step with so many prompt rows costs whatever it holds: its price, less that of its rows by the line to

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipstream.request import RequestError
+from slipstream.scheduler.costs import StepCosts
 from slipstream.scheduler.layouts import LAYOUTS
 from slipstream.scheduler.protocol import DraftRequest
 from slipstream.scheduler.scheduler import Scheduler
@@ -68,9 +69,9 @@ def traffic(draw):
     return config, draw(st.integers(0, 1)), draw(st.integers(0, 2**31))
 
 
-def run_traffic(config, lag: int, seed: int) -> SchedulerStatistics:
+def run_traffic(config, lag: int, seed: int, costs: StepCosts | None = None) -> SchedulerStatistics:
     random = Random(seed)
-    scheduler = Scheduler(config)
+    scheduler = Scheduler(config, costs=costs)
     predict = predict_with(LOGITS)
     layout = LAYOUTS[config.layout_name]
 
