@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slipstream.config import SettingError
+from slipstream.config import SettingError, shown
 from slipstream.lab.explain_requests import Before, RequestNote, StepView, notes_on
 from slipstream.lab.observed import Observer
 from slipstream.lab.plan_words import counted, listed, plan_line
@@ -12,6 +12,8 @@ from slipstream.lab.recorded_steps import recorded_steps
 from slipstream.scheduler.costs import shape_of
 from slipstream.simulation.recording import Planned, Recording
 from slipstream.simulation.replay import Replay
+
+_MOST_DIGITS = 12  # of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ def resolve_step(recording: Recording, text: str) -> int:
         raise SettingError("the recording holds no step that ran; there is nothing to explain")
     if text == "last":
         return last
-    if not text.removeprefix("-").isdigit() or not 0 <= int(text) <= last:
-        raise SettingError(f"--step takes a step from 0 to {last}, or last; got {text}")
+    if not (text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) <= last):
+        raise SettingError(f"--step takes a step from 0 to {last}, or last; got {shown(text)}")
     return int(text)
 
 

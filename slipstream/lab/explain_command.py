@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from slipstream.config import SettingError
+    from slipstream.config import SettingError, shown
     from slipstream.lab.explain import explain_step, resolve_step
     from slipstream.simulation.recording_reader import read_recording
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             known = ", ".join(note.request_id for note in explanation.requests[:20])
             more = ", …" if len(explanation.requests) > 20 else ""
             raise SettingError(
-                f"--request {args.request!r} neither runs nor waits in step {step}; there are {known}{more}"
+                f"--request {shown(args.request)} neither runs nor waits in step {step}; there are {known}{more}"
             )
     console = Console()
     console.print(explanation.heading, style="bold", highlight=False, markup=False, soft_wrap=True)

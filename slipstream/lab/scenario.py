@@ -28,6 +28,7 @@ from slipstream.lab.toml_section import unknown_name
 from slipstream.lab.workload import Workload
 from slipstream.scheduler.costs import StepCosts
 from slipstream.scheduler.layouts import layout_for
+from slipstream.simulation.pool_size import check_pool_size
 
 MACHINE_COSTS, NO_COSTS = "machine", "none"
 SIMULATED_DEFAULTS: dict[str, Any] = {
@@ -197,6 +198,7 @@ class Scenario:
             speculative=speculative,
         )
         config = resolve_settings(settings, _FACTS, layout_for(speculative)).scheduler
+        check_pool_size(config)
         pool = config.num_kv_blocks * config.block_size
         if pool < longest:
             raise SettingError(

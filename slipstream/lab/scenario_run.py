@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +12,7 @@ from typing import Any, TypeVar
 from slipstream.bench.metrics import BenchResult, summarize
 from slipstream.bench.records import StepRecord
 from slipstream.config import SchedulerConfig
+from slipstream.lab.processes import QuietPool
 from slipstream.lab.scenario import Scenario, Variant
 from slipstream.lab.simulate import simulate
 from slipstream.lab.workload import Workload
@@ -86,9 +85,7 @@ def map_cases(
             done()
             yield result
         return
-    # Spawned, not forked: this process may have threads (a progress bar has one).
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(cases)), mp_context=context) as pool:
+    with QuietPool(min(processes, len(cases))) as pool:
         futures = [pool.submit(work, *case) for case in cases]
         for future in futures:
             result = future.result()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.bench.metrics import BenchResult
 from slipstream.config import SettingError
+from slipstream.lab.processes import QuietPool
 from slipstream.lab.tune_limits import Limit
 from slipstream.lab.tune_result import Refusal, Trial, Tuning, best_of
 from slipstream.lab.tune_space import NAMES, Candidate, Space
@@ -72,11 +71,11 @@ class _Runs:
     on_trial: Callable[[Trial], None]
     trials: dict[Candidate, Trial] = field(default_factory=dict)
     refused: dict[Candidate, str] = field(default_factory=dict)
-    pool: ProcessPoolExecutor | None = None
+    pool: QuietPool | None = None
 
     def __enter__(self) -> _Runs:
-        if self.workers > 1:  # spawned, not forked: this process may have threads (a progress bar has one)
-            self.pool = ProcessPoolExecutor(self.workers, mp_context=multiprocessing.get_context("spawn"))
+        if self.workers > 1:
+            self.pool = QuietPool(self.workers)
         return self
 
     def __exit__(self, *_: object) -> None:

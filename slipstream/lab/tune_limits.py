@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.bench.metrics import BenchResult
+from slipstream.config import shown
 
 STATISTICS = {"p50": "median", "p90": "p90", "p99": "p99", "mean": "mean"}
 TIMES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms"}
@@ -71,17 +72,20 @@ def parse_duration_ms(text: str) -> float:
     Raises:
         argparse.ArgumentTypeError: no number, no unit, or not above 0; says how to write it.
     """
+    shown_text = shown(text)
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time above 0; write a number and a unit, such as 20ms or 2s")
+        raise argparse.ArgumentTypeError(
+            f"{shown_text} is no time above 0; write a number and a unit, such as 20ms or 2s"
+        )
     number, unit = match.groups()
     if not unit:
-        raise argparse.ArgumentTypeError(f"{text!r} has no unit; write {number}ms or {number}s")
+        raise argparse.ArgumentTypeError(f"{shown_text} has no unit; write {number[:20]}ms or {number[:20]}s")
     if unit.lower() not in _UNITS_MS:
-        raise argparse.ArgumentTypeError(f"{text!r}: the unit {unit!r} is not known; use {', '.join(_UNITS_MS)}")
+        raise argparse.ArgumentTypeError(f"{shown_text}: the unit {unit!r} is not known; use {', '.join(_UNITS_MS)}")
     value = float(number) * _UNITS_MS[unit.lower()]
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} must be above 0 and finite")
+        raise argparse.ArgumentTypeError(f"{shown_text} must be above 0 and finite")
     return value
 
 
@@ -127,5 +131,5 @@ def _throughput(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens per second above 0, such as 3000")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of tokens per second above 0, such as 3000")
     return value

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.config import COMPOSITIONS, MAX_SPECULATIVE_TOKENS, VERIFICATIONS, SettingError
+from slipstream.config import COMPOSITIONS, MAX_SPECULATIVE_TOKENS, VERIFICATIONS, SettingError, shown
 from slipstream.lab.toml_section import unknown_name
 
 _SPAN = 8
@@ -143,7 +143,7 @@ def _asked(text: str) -> tuple[str, tuple[Any, ...]]:
     most = MAX_SPECULATIVE_TOKENS if name == "num_speculative_tokens" else 1 << 24
     numbers = set()
     for word in words:
-        if not word.isdecimal() or not least <= int(word) <= most:
-            raise SettingError(f"--search {name}: values are whole numbers from {least} to {most}, got {word!r}")
+        if not (word.isdecimal() and len(word) <= 12) or not least <= int(word) <= most:
+            raise SettingError(f"--search {name}: values are whole numbers from {least} to {most}, got {shown(word)}")
         numbers.add(int(word))
     return name, tuple(sorted(numbers))

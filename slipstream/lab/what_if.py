@@ -8,13 +8,22 @@ from dataclasses import dataclass
 
 from slipstream.bench.metrics import BenchResult, summarize
 from slipstream.bench.variation import with_setting
-from slipstream.config import NO_COST_TABLE, SchedulerConfig, SettingError, Settings, resolve_settings
+from slipstream.config import (
+    NO_COST_TABLE,
+    CacheSettings,
+    SchedulerConfig,
+    SettingError,
+    Settings,
+    resolve_settings,
+    shown,
+)
 from slipstream.engine.cost_table_files import read_cost_table
 from slipstream.lab.fitted_costs import fit_costs, mean_error
 from slipstream.lab.modelled_run import Model, run_model
 from slipstream.lab.recorded_steps import recorded_run, recorded_steps
 from slipstream.scheduler.cost_table import CostTable
 from slipstream.scheduler.layouts import layout_for
+from slipstream.simulation.pool_size import check_pool_size
 from slipstream.simulation.recorded_requests import recorded_parts
 from slipstream.simulation.recording import CostsSet, Header, Planned, Recording
 from slipstream.simulation.replay import Replay
@@ -69,13 +78,25 @@ def changed(header: Header, assignments: Sequence[str]) -> Change:
         settings = with_setting(settings, name, value.strip(), flag="--set")
         names.append(name)
     cache = settings.cache
-    if not {"num_kv_blocks", "kv_cache_memory_bytes"} & set(names):
-        tokens = header.config.num_kv_blocks * header.config.block_size
-        cache = dataclasses.replace(cache, num_kv_blocks=tokens // cache.block_size)
+    if "num_kv_blocks" not in names:
+        cache = dataclasses.replace(
+            cache, num_kv_blocks=None if "kv_cache_memory_bytes" in names else _pool(header, cache)
+        )
     model = dataclasses.replace(settings.model, max_model_len=header.config.max_model_len)
     settings = dataclasses.replace(settings, model=model, cache=cache)
     config = resolve_settings(settings, header.facts, layout_for(settings.speculative)).scheduler
+    check_pool_size(config)
     return Change(", ".join(assignments), settings, config, cost_table)
+
+
+def _pool(header: Header, cache: CacheSettings) -> int:
+    """Blocks that hold as many tokens as the recorded pool."""
+    tokens = header.config.num_kv_blocks * header.config.block_size
+    if not 0 < cache.block_size <= tokens:
+        raise SettingError(
+            f"block_size must be from 1 to {tokens}, the tokens of the recorded KV pool, got {shown(cache.block_size)}"
+        )
+    return tokens // cache.block_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from slipstream.scheduler.interpolation import Curve, Grid
 from slipstream.scheduler.protocol import StepMode
 
 MAX_CORRECTION = 1e6
+MAX_ROWS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,11 @@ class CostTable:
         has_graphs = StepMode.FULL_GRAPH in self.target or StepMode.PIECEWISE in self.target
         if has_graphs and not self.capture_sizes:
             raise SettingError("a cost table with graphs needs capture_sizes, the row counts they were captured for")
-        if any(b <= a for a, b in zip((0, *self.capture_sizes), self.capture_sizes, strict=False)):
-            raise SettingError(f"capture_sizes must rise from 1 or more, got {shown(list(self.capture_sizes))}")
+        rises = all(a < b for a, b in zip((0, *self.capture_sizes), self.capture_sizes, strict=False))
+        if not rises or self.capture_limit > MAX_ROWS:
+            raise SettingError(
+                f"capture_sizes must rise from 1 or more to {MAX_ROWS} at most, got {shown(list(self.capture_sizes))}"
+            )
         for mode, factor in self.corrections.items():
             if not 0.0 < factor <= MAX_CORRECTION:
                 raise SettingError(

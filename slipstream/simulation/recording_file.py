@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import stat
 import time
 import zlib
 from io import FileIO
@@ -26,10 +29,7 @@ class RecordingFile:
 
     def __init__(self, path: Path) -> None:
         """An existing file is replaced. Raises SettingError when it cannot be written."""
-        try:
-            self._file: FileIO | None = FileIO(path, "w")
-        except OSError as error:
-            raise SettingError(f"--record {path}: cannot be written ({error.strerror or error})") from None
+        self._file: FileIO | None = _opened(path)
         self._path = path
         self._deflate = zlib.compressobj(_LEVEL, wbits=31) if path.name.endswith(".gz") else None
         self._lines: list[str] = []
@@ -64,3 +64,25 @@ class RecordingFile:
         except OSError as error:
             logger.error("recording to %s ends here: %s", self._path, error)
             self._file = None
+
+
+def _opened(path: Path) -> FileIO:
+    """The file, emptied and locked: of two runs that record to one file the second is refused."""
+    try:
+        # Not emptied before it is locked. A pipe without a reader fails instead of waiting for one.
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise SettingError(f"--record {path}: cannot be written ({error.strerror or error})") from None
+    file = FileIO(number, "w")
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.set_blocking(number, True)
+        return file
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise SettingError(f"--record {path}: another run records to it; name another file") from None
+    except OSError:
+        pass  # a file system without locks
+    file.truncate()
+    return file

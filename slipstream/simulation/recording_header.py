@@ -6,10 +6,11 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slipstream.config import (
     COMPOSITIONS,
+    DEVICE_DEFAULTS,
     DRAFT_BUDGETS,
     MAX_SPECULATIVE_TOKENS,
     VERIFICATIONS,
@@ -25,11 +26,11 @@ from slipstream.config import (
 )
 from slipstream.scheduler.cost_table_json import cost_table_from_json
 from slipstream.scheduler.layouts import LAYOUTS
+from slipstream.simulation.pool_size import MAX_KV_BLOCKS
 from slipstream.simulation.recording import FORMAT, NEW_COLUMNS, REQUEST_COLUMNS, RESULT_COLUMNS, Header
 from slipstream.simulation.typed import built
 
-MAX_KV_BLOCKS = 1 << 23
-"""Of a simulated pool, which has an entry for every block."""
+_T = TypeVar("_T")
 
 _LEAST_ONE = ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_kv_blocks")
 _MOST = {"num_kv_blocks": MAX_KV_BLOCKS, "num_speculative_tokens": MAX_SPECULATIVE_TOKENS}
@@ -55,14 +56,14 @@ def header_from_json(path: Path, value: Any) -> Header:
                 raise TypeError(f"columns of {name} differ")
         settings, facts, costs = value["settings"], value["facts"], value["costs"]
         return Header(
-            version=_text(value, "version"),
-            date=_text(value, "date"),
-            model=_text(value, "model"),
+            version=_of(str, value, "version"),
+            date=_of(str, value, "date"),
+            model=_of(str, value, "model"),
             config=checked_config(built(SchedulerConfig, value["config"], "config")),
             costs=None if costs is None else cost_table_from_json(costs),
             settings=None if settings is None else _settings(settings),
-            facts=None if facts is None else built(ModelFacts, facts, "facts"),
-            has_text=value["has_text"] is True,
+            facts=None if facts is None else _facts(facts),
+            has_text=_of(bool, value, "has_text"),
         )
     except SettingError as error:
         raise SettingError(f"{path}: line 1: {error}") from None
@@ -86,15 +87,27 @@ def checked_config(config: SchedulerConfig) -> SchedulerConfig:
             low, high = int(name in _LEAST_ONE), _MOST.get(name, math.inf)
             if not low <= value <= high:
                 raise SettingError(f"{name} must be from {low} to {high}, got {shown(value)}")
-    if not config.priority_ageing_s > 0:
-        raise SettingError("priority_ageing_s must be above 0")
+    for name in ("priority_ageing_s", "max_tpot_ms"):
+        if getattr(config, name) == 0:
+            raise SettingError(f"{name} must be above 0, got 0")
     return config
 
 
-def _text(value: Mapping[str, Any], key: str) -> str:
-    if not isinstance(value[key], str):
-        raise TypeError(f"{key} is {shown(value[key])}")
-    return str(value[key])
+def _of(kind: type[_T], value: Mapping[str, Any], key: str) -> _T:
+    found = value[key]
+    if not isinstance(found, kind):
+        raise TypeError(f"{key} is {shown(found)}")
+    return found
+
+
+def _facts(value: object) -> ModelFacts:
+    facts = built(ModelFacts, value, "facts")
+    if facts.device_type not in DEVICE_DEFAULTS:
+        raise TypeError(f"facts.device_type is {shown(facts.device_type)}")
+    for name in ("max_position", "kv_bytes_per_token", "memory_bytes"):
+        if getattr(facts, name) < 1:
+            raise TypeError(f"facts.{name} is {getattr(facts, name)}")
+    return facts
 
 
 def _settings(value: Mapping[str, Any]) -> Settings:

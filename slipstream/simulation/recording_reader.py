@@ -72,9 +72,8 @@ def read_recording(path: Path) -> Recording:
         except (SettingError, ImpossibleError) as error:
             raise SettingError(f"{path}: line {number} is damaged: {error}") from None
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            found = shown(value.get("event")) if isinstance(value, dict) else shown(value)
             reason = f"{type(error).__name__}: {str(error)[:200]}"
-            raise SettingError(f"{path}: line {number} is damaged: event {found} ({reason})") from None
+            raise SettingError(f"{path}: line {number} is damaged ({reason}): {shown(value)}") from None
     if reader is None:
         raise SettingError(f"{path} is empty; a recording begins with a header")
     return Recording(reader.header, reader.events, not reader.has_ended)
