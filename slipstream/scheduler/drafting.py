@@ -29,7 +29,6 @@ class DraftingDecision:
 
     Attributes:
         most: for everybody. exceptions: request id -> another number for some.
-        hopeless: the exceptions that draft nothing, until this is weighed again.
         probes: requests whose next drafts are verified whatever is known of them, to learn how they fare.
         reason: in words, where it is less than K.
         decided_step, num_requests: when this was weighed, and for how many; carried on while it holds.
@@ -39,7 +38,6 @@ class DraftingDecision:
 
     most: int
     exceptions: Mapping[str, int] = field(default_factory=dict)
-    hopeless: frozenset[str] = frozenset()
     probes: frozenset[str] = frozenset()
     reason: str = ""
     decided_step: int = 0

@@ -44,23 +44,20 @@ class DraftingOutlook:
 
 class DraftByCost:
     """Weighs every K: the drafter's pass, and the best verify rows over the whole cost curve. A decision holds for a
-    while, so that a load swinging about a border does not swing it. Requests whose drafts fare so badly that they never
-    earn their part of the drafter's pass draft nothing. Where somebody drafts fewer than K, or silent drafts are left
-    out, a request at a time drafts further now and then and has that verified, so that no judgement is for ever.
+    while, so that a load swinging about a border does not swing it. Where fewer than K are drafted, or silent drafts
+    are left out, a request at a time drafts K now and then and has them verified, so that no judgement is for ever.
     Drafts always where costs are not known."""
 
     def decide(self, candidates: DraftingCandidates, costs: StepCosts | None) -> DraftingDecision:
         """See DraftingPolicy."""
         previous = candidates.previous
-        decision = None if previous is None or previous.num_requests == 0 else previous
-        if costs is None or (decision is None and not candidates.requests):
+        if costs is None or not candidates.requests:
             return DraftingDecision(candidates.most)
-        if decision is None or (candidates.requests and self._is_due(decision, candidates)):
+        decision = None if previous is None or previous.num_requests == 0 else previous
+        if decision is None or self._is_due(decision, candidates):
             decision = self._weigh(decision, candidates, costs)
         elif decision.probes:
-            decision = _without_probes(decision)
-        if not candidates.requests:
-            return decision
+            decision = replace(decision, exceptions={}, probes=frozenset())
         if decision.probe_steps and candidates.step - decision.probed_step >= decision.probe_steps:
             decision = self._probing(decision, candidates, costs)
         return decision
@@ -91,27 +88,22 @@ class DraftByCost:
                 f"{best.count} drafts each promise {best.tokens_per_ms:.3f} tokens per ms, "
                 f"{most} promise {outlooks[most].tokens_per_ms:.3f}"
             )
-        hopeless = hopeless_requests(best, candidates, costs)
         return DraftingDecision(
             best.count,
-            exceptions=dict.fromkeys(hopeless, 0),
-            hopeless=hopeless,
             reason=reason,
             decided_step=candidates.step,
             num_requests=num_requests,
-            probe_steps=self._probe_steps(best, candidates, costs, are_hopeless=bool(hopeless)),
+            probe_steps=self._probe_steps(best, candidates, costs),
             probed_step=candidates.step if decision is None else decision.probed_step,
         )
 
     @staticmethod
-    def _probe_steps(
-        chosen: DraftingOutlook, candidates: DraftingCandidates, costs: StepCosts, *, are_hopeless: bool
-    ) -> int:
+    def _probe_steps(chosen: DraftingOutlook, candidates: DraftingCandidates, costs: StepCosts) -> int:
         """Steps between two probes, by what one costs; 0 where there is nothing to learn that is not seen anyway."""
         most, num_requests, acceptance = candidates.most, len(candidates.requests), candidates.acceptance
         depth = probe_depth(candidates, chosen.count)
         is_trimmed = acceptance.is_silent and chosen.num_rows < num_requests * chosen.count
-        if chosen.count == most and not is_trimmed and not are_hopeless:
+        if chosen.count == most and not is_trimmed:
             return 0
         num_probing = num_requests if costs.decode_graphs is DecodeGraphs.UNIFORM else 1
         rows = candidates.layout.draft_query_rows(1 + depth, depth)
@@ -134,36 +126,7 @@ class DraftByCost:
             chosen = [requests[candidates.step // decision.probe_steps % len(requests)]]
         depth = probe_depth(candidates, decision.most)
         probes = frozenset(request.request_id for request in chosen)
-        decision = _without_probes(decision)
-        exceptions = {**decision.exceptions, **dict.fromkeys(probes, depth)}
-        return replace(decision, exceptions=exceptions, probes=probes, probed_step=candidates.step)
-
-
-def _without_probes(decision: DraftingDecision) -> DraftingDecision:
-    return replace(decision, exceptions=dict.fromkeys(decision.hopeless, 0), probes=frozenset())
-
-
-def hopeless_requests(chosen: DraftingOutlook, candidates: DraftingCandidates, costs: StepCosts) -> frozenset[str]:
-    """Requests whose drafts bring less than the time of their verify rows and of their part of the drafter's pass would
-    bring otherwise. None where one K per step is wanted."""
-    requests, count = candidates.requests, chosen.count
-    num_requests = len(requests)
-    if not count or num_requests < 2 or costs.decode_graphs is DecodeGraphs.UNIFORM:
-        return frozenset()
-    rows = candidates.layout.draft_query_rows(1 + count, count)
-    part_ms = costs.draft_ms(num_requests, num_requests * rows) - costs.draft_ms(
-        num_requests - 1, (num_requests - 1) * rows
-    )
-    row_ms = 0.0
-    if chosen.num_rows:
-        shape = StepShape(num_requests, num_kv_tokens=candidates.num_kv_tokens)
-        whole = replace(shape, num_verify_rows=chosen.num_rows, is_uniform=False)
-        row_ms = max(costs.target_ms(whole) - costs.target_ms(shape), 0.0) / chosen.num_rows
-    rate = chosen.tokens_per_ms
-    earned = np.maximum(candidates.acceptance.expected(requests, count) - rate * row_ms, 0.0).sum(axis=1)
-    return frozenset(
-        request.request_id for request, gain in zip(requests, earned, strict=True) if gain < rate * part_ms
-    )
+        return replace(decision, exceptions=dict.fromkeys(probes, depth), probes=probes, probed_step=candidates.step)
 
 
 def probe_depth(candidates: DraftingCandidates, count: int) -> int:

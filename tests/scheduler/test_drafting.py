@@ -44,7 +44,6 @@ class Drafts:
         self.policy, self.costs, self.chance = policy, costs, chance
         self.tracker, self.random = AcceptanceTracker(K), Random(5)
         self.requests = [make_request(f"r{i}", [1, 2, 3]) for i in range(num_requests)]
-        self.chances: dict[str, float] = {}
         self.decision: DraftingDecision | None = None
         self.step_number = 0
 
@@ -68,7 +67,7 @@ class Drafts:
         for request in candidates.requests:
             count = decision.num_draft_tokens(request.request_id)
             accepted = 0
-            while accepted < count and self.random.random() < self.chances.get(request.request_id, self.chance):
+            while accepted < count and self.random.random() < self.chance:
                 accepted += 1
             if count:
                 self.tracker.observe(request.request_id, count, accepted)
@@ -125,21 +124,6 @@ def test_zero_is_not_for_ever() -> None:
     drafts.chance = 0.95
     back = next((i for i, d in enumerate(drafts.run(4000)) if d.most > 0), None)
     assert back is not None
-
-
-def test_hopeless_requests_draft_nothing_and_are_probed() -> None:
-    """Half of them at .9, half at .02; each drafting request costs the drafter a quarter of a millisecond."""
-    costs = replace(table(0.3), draft=Grid((1.0, 16.0), (1.0,), ((0.25,), (4.0,))))
-    drafts = Drafts(DraftByCost(), costs, 0.9)
-    drafts.chances = {f"r{i}": 0.02 for i in range(0, 16, 2)}
-    late = drafts.run(600)[300:]
-    for index in range(16):
-        made = sum(decision.num_draft_tokens(f"r{index}") > 0 for decision in late)
-        assert made == 300 if index % 2 else 0 < made < 20
-    uniform = replace(table(0.3, graphs=DecodeGraphs.UNIFORM), draft=costs.draft)
-    drafts = Drafts(DraftByCost(), uniform, 0.9)
-    drafts.chances = {f"r{i}": 0.02 for i in range(0, 16, 2)}
-    assert not any(decision.hopeless for decision in drafts.run(200)), "one K per step"
 
 
 def test_probing_costs_less_than_a_hundredth() -> None:
