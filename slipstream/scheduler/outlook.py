@@ -64,7 +64,9 @@ class StepOutlook:
         """The best verify rows beside so many prompt rows."""
         room = self.candidates.num_rows_left - num_prompt_rows
         shape = self._shape(num_prompt_rows, 0)
-        return best_verify_rows(self.offer, self.costs, shape, room, draft_ms=self.draft_ms, rate=self.decode.tokens_per_ms)
+        return best_verify_rows(
+            self.offer, self.costs, shape, room, draft_ms=self.draft_ms, rate=self.decode.tokens_per_ms
+        )
 
     def price(self, num_prompt_rows: int, choice: VerifyChoice) -> float:
         """Tokens that the step with these prompt and verify rows costs."""

@@ -58,7 +58,9 @@ def test_P5_every_method_goes_through_one_registry_and_one_table() -> None:
             settings = SpeculativeSettings(method=method, layout=name, acceptance_length=2.0 if name else None)
             assert layout_for(settings) is LAYOUTS[name or method]
     for method in ("eagle3", "pard"):
-        with pytest.raises(SettingError, match=f"{method}.*choose one of ngram, dflash, dspark, draft_model, chain, forced"):
+        with pytest.raises(
+            SettingError, match=f"{method}.*choose one of ngram, dflash, dspark, draft_model, chain, forced"
+        ):
             open_drafter(SpeculativeSettings(method=method))
 
 
