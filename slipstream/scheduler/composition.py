@@ -48,7 +48,7 @@ class BurstPolicy:
         """See StepPolicy. Mixes at once without costs; runs prompts at once where nobody decodes."""
         if costs is None or not candidates.num_decodes:
             return MixAtOncePolicy().compose(candidates, costs, now)
-        outlook = outlook_of(candidates, costs, self._limits.max_wait_s * 1e3)
+        outlook = outlook_of(candidates, costs)
         rows = candidates.num_prompt_rows
         if not rows:
             return _decodes_alone(outlook)
@@ -75,7 +75,7 @@ class CostPolicy:
             composition = MixAtOncePolicy().compose(candidates, costs, now)
             row_price = row_price_without_decodes(candidates, costs)
             return replace(composition, finishes_prompts=self._finishes(candidates, row_price, None))
-        outlook = outlook_of(candidates, costs, self._limits.max_wait_s * 1e3)
+        outlook = outlook_of(candidates, costs)
         rows = candidates.num_prompt_rows
         if not rows:
             return _decodes_alone(outlook)
@@ -144,17 +144,10 @@ def _gain_of_waiting(outlook: StepOutlook) -> float:
     num_ready, size, ends = wait.num_ready, candidates.next_prompt_rows, candidates.tokens_to_ends
     loss = outlook.loss_per_ms
     steps_now = num_ready * size / left
-    anchor_price = max(outlook.row_price - 1.0, 0.0)  # it makes a token, which a prompt row does not
-    loss_per_token = loss * outlook.decode_ms / outlook.tokens_per_decode
-    later = num_ready * min(size / left, ends[-1] if ends else math.inf)
-
-    def anchors(tokens: float) -> float:
-        """Rows that a decode which ends after so many tokens would take from prompts, and its successor's prompt would
-        leave to others. Where it ends within the burst that prompt joins the burst by itself."""
-        return tokens if tokens <= steps_now else steps_now + later
-
-    tokens = outlook.steps_to_ready(1) * outlook.tokens_per_decode
-    gain = anchor_price * anchors(tokens) - loss_per_token * tokens
+    anchor_price = max(outlook.row_price - outlook.token_value, 0.0)  # it makes a token, which a prompt row does not
+    longest = ends[-1] if ends else math.inf
+    later = num_ready * min(size / left, longest)
+    gain = anchor_price * (min(steps_now, longest) + later) - loss * outlook.decode_ms * outlook.steps_to_ready(1)
     if rows < left:
         unfilled = outlook.row_price * (left - rows)
         setup = outlook.setup(rows)
@@ -162,8 +155,10 @@ def _gain_of_waiting(outlook: StepOutlook) -> float:
         if lost >= min(setup, unfilled):
             return 0.0  # waited for as much as could be saved, and nobody came
         return gain + min((setup + lost) / max(num_ready, 1), unfilled)
-    total = 0.0
+    loss_per_token = loss * outlook.decode_ms / outlook.tokens_per_decode
+    anchors = 0.0
     for tokens in ends:
-        total += anchors(tokens)
-        gain = max(gain, anchor_price * total - loss_per_token * tokens)
+        # A decode that ends within the burst is an anchor until then, and the next prompt joins the burst by itself.
+        anchors += tokens if tokens <= steps_now else steps_now + later
+        gain = max(gain, anchor_price * anchors - loss_per_token * tokens)
     return gain

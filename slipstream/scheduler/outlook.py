@@ -101,12 +101,8 @@ class StepOutlook:
         )
 
 
-def outlook_of(candidates: StepCandidates, costs: StepCosts, max_burst_ms: float = math.inf) -> StepOutlook:
-    """Weigh the best step of decodes alone against steps with prompts. At least one request decodes.
-
-    Args:
-        max_burst_ms: steps with prompts that follow each other take no longer, which bounds the seats they fill.
-    """
+def outlook_of(candidates: StepCandidates, costs: StepCosts) -> StepOutlook:
+    """Weigh the best step of decodes alone against steps with prompts. At least one request decodes."""
     offer = candidates.offer() if candidates.offer is not None and candidates.num_drafts else NOTHING_OFFERED
     num_decodes, left = candidates.num_decodes, candidates.num_rows_left
     draft_ms = costs.draft_ms(num_decodes, num_decodes * candidates.num_draft_rows_per_request)
@@ -115,12 +111,7 @@ def outlook_of(candidates: StepCandidates, costs: StepCosts, max_burst_ms: float
     outlook = StepOutlook(candidates, costs, offer, decode, draft_ms, decode.tokens_per_ms)
     if not candidates.num_prompt_rows:
         return outlook
-    num_ready = float(candidates.prompt_wait.num_ready)
-    if num_ready > 1.0 and candidates.next_prompt_rows > 0:
-        full_ms = costs.target_ms(outlook._shape(left, 0))
-        num_fillable = max_burst_ms / max(full_ms, 1e-9) * left / candidates.next_prompt_rows
-        num_ready = min(num_ready, max(num_fillable, 1.0))
-    outlook = replace(outlook, rate=max(decode.tokens_per_ms, _filled_rate(outlook, int(num_ready))))
+    outlook = replace(outlook, rate=max(decode.tokens_per_ms, _filled_rate(candidates, costs, decode)))
     nothing = replace(decode, num_rows=0, gain=0.0)
     row_price = outlook.price(left, nothing) / left
     if 0 < decode.num_rows < left:
@@ -129,15 +120,12 @@ def outlook_of(candidates: StepCandidates, costs: StepCosts, max_burst_ms: float
     return replace(outlook, row_price=max(row_price, 0.0))
 
 
-def _filled_rate(outlook: StepOutlook, num_ready: int) -> float:
-    """Tokens per millisecond with so many more decodes of the same kind."""
-    candidates, decode = outlook.candidates, outlook.decode
-    num_decodes = candidates.num_decodes + num_ready
+def _filled_rate(candidates: StepCandidates, costs: StepCosts, decode: VerifyChoice) -> float:
+    num_decodes = candidates.num_decodes + candidates.prompt_wait.num_ready
     growth = num_decodes / candidates.num_decodes
     num_kv_tokens = round(candidates.num_kv_tokens * growth)
     shape = StepShape(num_decodes, round(decode.num_rows * growth), num_kv_tokens=num_kv_tokens)
-    draft_ms = outlook.costs.draft_ms(num_decodes, num_decodes * candidates.num_draft_rows_per_request)
-    ms = outlook.costs.target_ms(shape) + draft_ms
+    ms = costs.target_ms(shape) + costs.draft_ms(num_decodes, num_decodes * candidates.num_draft_rows_per_request)
     return (candidates.num_decodes + decode.gain) * growth / ms if ms > 0 else 0.0
 
 
