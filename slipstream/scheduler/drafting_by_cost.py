@@ -142,7 +142,7 @@ def outlooks_of(candidates: DraftingCandidates, costs: StepCosts) -> list[Drafti
     plain_ms = costs.target_ms(shape)
     outlooks = [DraftingOutlook(0, 0, num_requests / plain_ms if plain_ms > 0 else 0.0, plain_ms)]
     room = candidates.max_rows - num_requests
-    useful = max(1.0 - candidates.row_bound_share, 0.05)  # passes whose drafts are of use pay for the others
+    useful = max(1.0 - candidates.row_bound_share, 1e-3)  # passes whose drafts are of use pay for the others
     recent = candidates.acceptance.recent()
     for count in range(1, candidates.most + 1):
         offer = forecast(candidates, recent, count)
