@@ -16,6 +16,7 @@ from torch import Tensor
 
 from slipstream.speculation.drafter_config import DrafterConfig
 from slipstream.speculation.drafter_model import DrafterModel
+from slipstream.speculation.heads import MarkovHead
 
 _COPIED = (
     "self_attn.q_proj.weight",
@@ -84,6 +85,13 @@ def copy_target_layers(
         model.fc.weight[:, tap * width : (tap + 1) * width].zero_()
     model.hidden_norm.weight.copy_(first)
     model.norm.weight.copy_(target[final_norm])
+
+
+@torch.no_grad()
+def start_markov_head(head: MarkovHead, w1: Tensor, w2: Tensor) -> None:
+    """Start a Markov head from factors (training/bigrams.py): what a pair of tokens says needs no steps to learn."""
+    head.markov_w1.weight.copy_(w1)
+    head.markov_w2.weight.copy_(w2)
 
 
 def nearest_tap(config: DrafterConfig, layer: int) -> int:

@@ -18,11 +18,12 @@ from slipstream.speculation.drafter_config import DrafterConfig
 from slipstream.speculation.drafter_model import DrafterModel
 from slipstream.speculation.formats.checkpoint import write_drafter
 from slipstream.training.batches import BatchMaker
+from slipstream.training.bigrams import count_bigrams
 from slipstream.training.block_pass import BlockPass
 from slipstream.training.corpus import Dialogue, split_held_out
-from slipstream.training.draft_vocabulary import answer_counts, coverage, most_frequent
+from slipstream.training.draft_vocabulary import coverage, most_frequent, token_counts
 from slipstream.training.drafter_shape import choose_mask_token, drafter_config
-from slipstream.training.initial_weights import copy_target_layers, fill_random
+from slipstream.training.initial_weights import copy_target_layers, fill_random, start_markov_head
 from slipstream.training.run_state import RunFile
 from slipstream.training.settings import Recipe
 from slipstream.training.state_cache import StateCache
@@ -68,13 +69,17 @@ class TrainRun:
         if not train:
             raise SettingError(f"{len(dialogues)} dialogues leave none to train on; make more, at least 2")
         vocab_size = target.decoder.config.vocab_size
-        counts = answer_counts(train, vocab_size)
+        answers, prompts = (token_counts(train, vocab_size, of_answers=of) for of in (True, False))
         self.config = self._config(target, dialogues)
-        draft_ids = most_frequent(counts, self.config.draft_vocab_size)
-        self.coverage = coverage(answer_counts(held_out, vocab_size), draft_ids)
+        draft_ids = most_frequent(answers, prompts, self.config.draft_vocab_size)
+        self.coverage = coverage(token_counts(held_out, vocab_size, of_answers=True), draft_ids)
         model = self._model(target, draft_ids)
         source = self._states(target, [*train, *held_out], progress)
         head = plain_weight(target.decoder.head)[model.target_ids]
+        markov, run_file = model.markov_head, folder / "run.pt"
+        if markov is not None and not run_file.is_file():
+            bigrams = count_bigrams(train, source, head, vocab_size)
+            start_markov_head(markov, *bigrams.factors(markov.rank, vocab_size, seed=settings.seed))
         rotary = model.make_rotary(max(map(len, dialogues)) + self.config.block_size)
         device = target.decoder.device
 
@@ -88,7 +93,7 @@ class TrainRun:
             batches(train, 0),
             batches(held_out, len(train)),
             settings,
-            RunFile(folder / "run.pt", self._identity(dialogues)),
+            RunFile(run_file, self._identity(dialogues)),
         )
 
     def in_words(self) -> str:

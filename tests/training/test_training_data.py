@@ -19,7 +19,7 @@ from slipstream.training.chat_turns import ChatTurns
 from slipstream.training.code_prompts import code_prompt
 from slipstream.training.corpus import CorpusError, CorpusFolder, Dialogue, split_held_out
 from slipstream.training.dialogue_writer import DialogueWriter
-from slipstream.training.draft_vocabulary import answer_counts, coverage, most_frequent
+from slipstream.training.draft_vocabulary import coverage, most_frequent, token_counts
 from slipstream.training.prompts import PromptSource
 from slipstream.training.recipe_file import read_recipe
 from slipstream.training.repetition import loop_start, repeated_share
@@ -130,13 +130,14 @@ def test_every_so_many_dialogues_are_held_out() -> None:
     assert [d.token_ids[0] for d in train] == [1, 2, 4, 5]
 
 
-def test_the_draft_vocabulary_is_of_answers_only_and_ascending() -> None:
-    dialogue = Dialogue(ids(7, 7, 7, 5, 2, 5, 3), np.array([0, 0, 0, 1, 1, 1, 1], bool))
-    counts = answer_counts([dialogue], 8)
-    assert counts.tolist() == [0, 0, 1, 1, 0, 2, 0, 0]
-    chosen = most_frequent(counts, 2)
-    assert chosen.tolist() == [2, 5]
-    assert coverage(counts, chosen) == pytest.approx(3 / 4)
+def test_the_draft_vocabulary_is_of_answers_then_prompts_then_low_ids_and_ascending() -> None:
+    dialogue = Dialogue(ids(7, 7, 4, 7, 5, 2, 5, 3), np.array([0, 0, 0, 0, 1, 1, 1, 1], bool))
+    answers, prompts = (token_counts([dialogue], 8, of_answers=of) for of in (True, False))
+    assert answers.tolist() == [0, 0, 1, 1, 0, 2, 0, 0] and prompts.tolist() == [0, 0, 0, 0, 1, 0, 0, 3]
+    assert most_frequent(answers, prompts, 2).tolist() == [2, 5]
+    assert most_frequent(answers, prompts, 4).tolist() == [2, 3, 5, 7]
+    assert most_frequent(answers, prompts, 6).tolist() == [0, 2, 3, 4, 5, 7]
+    assert coverage(answers, np.array([2, 5])) == pytest.approx(3 / 4)
 
 
 def test_the_learning_rate_rises_and_falls_to_nothing() -> None:
