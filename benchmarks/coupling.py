@@ -5,9 +5,10 @@
 Every prompt is answered twice with the same seed: drafts drawn with the target's noise, and greedy drafts. The text is
 the same. For each verified draft whose predecessors were accepted, the chance of a match follows from the target's
 distribution p and the drafter's q: sum_i 1 / sum_j max(p_j / p_i, q_j / q_i), or p(draft) for a greedy one. Their mean
-stands beside the share that was accepted. The bar: at every position the two are no further apart than 0.02, and coupled
-drafts are accepted more often than greedy ones. Positions with so few drafts that chance alone may miss it (a standard
-error above a third of the bar) are shown and not judged. Exits with 1 where the bar is missed or nothing is judged.
+stands beside the share that was accepted. The bar: at every position the two are no further apart than 0.02, and
+coupled drafts are accepted more often than greedy ones. Positions with so few drafts that chance alone may miss it (a
+standard error above a third of the bar) are shown and not judged. Exits with 1 where the bar is missed or nothing is
+judged.
 """
 
 from __future__ import annotations
