@@ -38,11 +38,12 @@ class RecordingExecutor:
     """An Executor that passes plans on and keeps what ran, until it is taken.
 
     Attributes:
+        executor: what runs the plans.
         on_ran: told of each step that ran; for what is counted beside the steps themselves.
     """
 
     def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
-        self._executor = executor
+        self.executor = executor
         self._scheduler = scheduler
         self._ran: list[_Ran] = []
         self.on_ran: Callable[[StepPlan, StepResult], None] = lambda plan, result: None
@@ -50,7 +51,7 @@ class RecordingExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """See Executor."""
         num_running, num_waiting = self._scheduler.num_running, self._scheduler.num_waiting
-        result = self._executor.execute(plan)
+        result = self.executor.execute(plan)
         if plan.requests:
             self._ran.append(_Ran(plan, result, num_running, num_waiting))
             self.on_ran(plan, result)

@@ -32,6 +32,7 @@ class TorchExecutor:
 
     Attributes:
         drafter: None without speculation.
+        sampler: draws every token; another may take its place between steps, to listen.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class TorchExecutor:
         self.cache = decoder.make_cache(num_kv_blocks, block_size)
         self.drafter = None if drafter is None else SafeDrafter(drafter, decoder.config.vocab_size, observer)
         self._state = ExecutorState()
-        self._sampler = Sampler(decoder.config.vocab_size, decoder.device)
+        self.sampler = Sampler(decoder.config.vocab_size, decoder.device)
 
     @property
     def draft_failures(self) -> Mapping[str, int]:
@@ -104,13 +105,13 @@ class TorchExecutor:
     def _sample(self, logits: Tensor, inputs: InputBatch) -> tuple[SampledTokens, set[int]]:
         """The sampled tokens, and the rows that gave no usable logit."""
         try:
-            return self._sampler.sample(logits, inputs.sample_rows), set()
+            return self.sampler.sample(logits, inputs.sample_rows), set()
         except LogitsError as error:
             logger.error("%s", error)
             bad = set(error.rows)
         good = [i for i in range(len(inputs.sample_rows)) if i not in bad]
         rows = [inputs.sample_rows[i] for i in good]
-        part = self._sampler.sample(logits[torch.tensor(good, dtype=torch.int64, device=logits.device)], rows)
+        part = self.sampler.sample(logits[torch.tensor(good, dtype=torch.int64, device=logits.device)], rows)
         token_ids = [0] * len(inputs.sample_rows)
         logprobs: list[Logprobs | None] = [None] * len(inputs.sample_rows)
         for i, token_id, entry in zip(good, part.token_ids, part.logprobs, strict=True):

@@ -35,6 +35,9 @@ class BlockDrafter:
     Args:
         model: on the target's device and in its type; it is bound to the target and packed here.
         is_coupled: see DraftSampler.
+
+    Attributes:
+        sampler: chooses every draft; another may take its place between steps, to listen.
     """
 
     def __init__(self, model: DrafterModel, target: ServingTarget, *, is_coupled: bool = True) -> None:
@@ -55,7 +58,7 @@ class BlockDrafter:
         )
         self._attention = decoder.attention
         self._rotary = model.make_rotary(decoder.num_positions)
-        self._sampler = DraftSampler(model.target_ids, self.config.vocab_size, is_coupled=is_coupled)
+        self.sampler = DraftSampler(model.target_ids, self.config.vocab_size, is_coupled=is_coupled)
 
     @property
     def tapped_layers(self) -> Sequence[int]:
@@ -82,7 +85,7 @@ class BlockDrafter:
             self.model.base_logits(hidden).view(*shape, self.config.draft_vocab_size),
             hidden.view(*shape, self.config.hidden_size),
             torch.tensor([request.token_ids[-1] for request in requests], device=hidden.device),
-            self._sampler.chooser(requests),
+            self.sampler.chooser(requests),
             self.model.markov_head,
             self.model.confidence_head,
         )

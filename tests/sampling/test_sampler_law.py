@@ -7,7 +7,7 @@ import torch
 from sampling_reference import chi_square_bound, law, make_row, processed_distribution
 
 from slipstream.request import SamplingParams
-from slipstream.sampling.acceptance import coupled_match_probability
+from slipstream.sampling.acceptance import coupled_match_probabilities, coupled_match_probability
 from slipstream.sampling.sampler import Sampler
 
 LOGITS = [2.0, 1.5, 1.0, 0.25, 0.0, -0.5, -1.0, -3.0]
@@ -108,3 +108,21 @@ def test_coupled_match_probability_at_its_ends():
     assert coupled_match_probability([0.3, 0.7], [0.3, 0.7]) == pytest.approx(1.0)
     assert coupled_match_probability([1.0, 0.0], [0.0, 1.0]) == 0.0
     assert coupled_match_probability([1.0, 0.0], [0.25, 0.75]) == pytest.approx(0.25)
+
+
+def test_the_formula_over_whole_vocabularies_is_the_double_sum():
+    generator = torch.Generator().manual_seed(3)
+    logits = 3 * torch.randn(2, 50, 30, dtype=torch.float64, generator=generator)
+    target, draft = logits.softmax(-1)
+    target[:, 4], draft[:, 7], draft[:, 9] = 0.0, 0.0, target[:, 9]
+    target[10:20, 5] = draft[10:20, 5] = 0.0
+    target[20] = draft[20] = 1 / 30  # all ratios equal
+    draft[21] = torch.nn.functional.one_hot(torch.tensor(11), 30)
+    target, draft = target / target.sum(-1, keepdim=True), draft / draft.sum(-1, keepdim=True)
+    expected = [coupled_match_probability(p, q) for p, q in zip(target.tolist(), draft.tolist(), strict=True)]
+    assert coupled_match_probabilities(target, draft).tolist() == pytest.approx(expected, abs=1e-12)
+    assert expected[20] == pytest.approx(1.0) and expected[21] == pytest.approx(float(target[21, 11]))
+    draft[:, 20:] = 0.0
+    draft /= draft.sum(-1, keepdim=True)
+    expected = [coupled_match_probability(p, q) for p, q in zip(target.tolist(), draft.tolist(), strict=True)]
+    assert coupled_match_probabilities(target[:, :20], draft[:, :20]).tolist() == pytest.approx(expected, abs=1e-12)

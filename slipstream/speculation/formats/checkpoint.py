@@ -23,8 +23,9 @@ from slipstream.speculation.formats import deepspec, speculators, zlab
 from slipstream.speculation.formats.fields import Shapes
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
-# Used in training only, or the target's own: never read here.
-_IGNORED = ("t2d", "verifier_lm_head.weight", "verifier_norm.weight")
+_WHICH_DRAFTED = "t2d"
+# Follows from d2t, or the target's own: never read here.
+_IGNORED = (_WHICH_DRAFTED, "verifier_lm_head.weight", "verifier_norm.weight")
 _IGNORED_SUFFIX = "rotary_emb.inv_freq"
 
 
@@ -90,7 +91,9 @@ def read_config(values: Mapping[str, Any], shapes: Shapes) -> DrafterConfig:
 def write_drafter(directory: Path, config: DrafterConfig, tensors: Mapping[str, Tensor]) -> None:
     """Write a drafter in the speculators format with our additions; `tensors` as `DrafterConfig.tensor_shapes` says.
 
-    Each file is complete or not there: a run that is cut off leaves the drafter that was there before.
+    With a reduced vocabulary, `t2d` (bool [V_t]: is this token drafted?) stands beside `d2t`: the speculators library
+    cannot load such a drafter without. Each file is complete or not there: a run that is cut off leaves the drafter
+    that was there before.
     """
     expected = config.tensor_shapes()
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -100,7 +103,11 @@ def write_drafter(directory: Path, config: DrafterConfig, tensors: Mapping[str, 
     text = json.dumps(speculators.speculators_config(config), indent=2) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
     weights = directory / (SINGLE_FILE + ".part")
-    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, weights, metadata={"format": "pt"})
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    if config.has_reduced_vocabulary:
+        target_ids = torch.arange(config.draft_vocab_size) + stored["d2t"]
+        stored[_WHICH_DRAFTED] = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill_(0, target_ids, True)
+    save_file(stored, weights, metadata={"format": "pt"})
     weights.replace(directory / SINGLE_FILE)
     part = directory / "config.json.part"
     part.write_text(text, encoding="utf-8")

@@ -140,6 +140,7 @@ def speculators_config(config: DrafterConfig) -> dict[str, Any]:
         "hidden_act": "silu",
         "tie_word_embeddings": False,
         "layer_types": ["sliding_attention" if is_windowed else "full_attention" for is_windowed in windowed],
+        "use_sliding_window": bool(windows),  # transformers drops the window without
         "sliding_window": next(iter(windows), None),
     }
     if config.rope_scaling.kind != "default":
