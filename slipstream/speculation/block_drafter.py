@@ -34,10 +34,10 @@ class BlockDrafter:
 
     Args:
         model: on the target's device and in its type; it is bound to the target and packed here.
-        is_coupled: see DraftSampler.
+        sample_method: see DraftSampler.
     """
 
-    def __init__(self, model: DrafterModel, target: ServingTarget, *, is_coupled: bool = True) -> None:
+    def __init__(self, model: DrafterModel, target: ServingTarget, *, sample_method: str = "coupled") -> None:
         self.model = model
         self.config: DrafterConfig = model.config
         self.layout: DraftLayout = model.config.draft_layout
@@ -55,7 +55,7 @@ class BlockDrafter:
         )
         self._attention = decoder.attention
         self._rotary = model.make_rotary(decoder.num_positions)
-        self._sampler = DraftSampler(model.target_ids, self.config.vocab_size, is_coupled=is_coupled)
+        self._sampler = DraftSampler(model.target_ids, self.config.vocab_size, sample_method)
 
     @property
     def tapped_layers(self) -> Sequence[int]:
@@ -78,11 +78,12 @@ class BlockDrafter:
         token_ids, metadata, draft_rows = self._block_rows(requests)
         hidden = self._run_rows(token_ids, metadata).index_select(0, draft_rows)
         shape = (len(requests), -1)
+        chooser = self._sampler.chooser(requests)
         drafted = draw_blocks(
             self.model.base_logits(hidden).view(*shape, self.config.draft_vocab_size),
             hidden.view(*shape, self.config.hidden_size),
             torch.tensor([request.token_ids[-1] for request in requests], device=hidden.device),
-            self._sampler.chooser(requests),
+            chooser,
             self.model.markov_head,
             self.model.confidence_head,
         )
@@ -92,6 +93,7 @@ class BlockDrafter:
             DraftBlock(
                 drafts[i][: request.num_draft_tokens],
                 None if confidences is None else confidences[i][: request.num_draft_tokens],
+                distributions=chooser.distributions(i)[: request.num_draft_tokens],
             )
             for i, request in enumerate(requests)
         ]
