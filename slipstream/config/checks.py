@@ -230,7 +230,7 @@ def _check_judging(speculative: SpeculativeSettings) -> None:
     if (rule, choice) == (STANDARD_REJECTION, "coupled"):
         raise SettingError(
             f"{flag}: draft_sample_method 'coupled' draws drafts with the target's own noise, but "
-            "rejection_sample_method 'standard' is right only for drafts with noise of their own; write "
+            "rejection_sample_method 'standard' takes drafts whose noise no later draw repeats; write "
             '"draft_sample_method": "probabilistic", or leave it out'
         )
     if (rule, choice) == (COUPLED, "probabilistic"):

@@ -100,11 +100,11 @@ def test_the_method_must_be_the_checkpoints(tmp_path: Path) -> None:
             SpeculativeSettings(
                 method="dspark", model="x", rejection_sample_method="standard", draft_sample_method="coupled"
             ),
-            "'standard' is right only for drafts with noise of their own",
+            "'standard' takes drafts whose noise no later draw repeats",
         ),
         (
             SpeculativeSettings(method="dspark", model="x", draft_sample_method="probabilistic"),
-            "'coupled' accepts nothing else; write \"rejection_sample_method\": \"standard\"",
+            '\'coupled\' accepts nothing else; write "rejection_sample_method": "standard"',
         ),
     ],
 )
