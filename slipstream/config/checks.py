@@ -13,6 +13,7 @@ from slipstream.config.draft_schedule import check_draft_schedule
 from slipstream.config.settings import (
     CHAINABLE,
     COMPOSITIONS,
+    COUPLED,
     DRAFT_BUDGETS,
     DRAFT_SAMPLE_METHODS,
     DTYPES,
@@ -22,7 +23,9 @@ from slipstream.config.settings import (
     MODEL_DRAFTERS,
     NO_COST_TABLE,
     PROFILE_COSTS,
+    REJECTION_SAMPLE_METHODS,
     SPECULATIVE_METHODS,
+    STANDARD_REJECTION,
     VERIFICATIONS,
     SettingError,
     Settings,
@@ -204,11 +207,7 @@ def check_speculative(speculative: SpeculativeSettings) -> None:
 
 def _check_drafter_model(speculative: SpeculativeSettings) -> None:
     flag, method = "--speculative-config", speculative.method
-    if speculative.draft_sample_method not in DRAFT_SAMPLE_METHODS:
-        raise SettingError(
-            f"{flag}: draft_sample_method {shown(speculative.draft_sample_method)} is not known; "
-            f"choose one of {', '.join(DRAFT_SAMPLE_METHODS)}"
-        )
+    _check_judging(speculative)
     _check_chain(speculative)
     if method in MODEL_DRAFTERS or not set(MODEL_DRAFTERS).isdisjoint(speculative.drafters):
         if speculative.model is None or not speculative.model.strip():
@@ -216,6 +215,30 @@ def _check_drafter_model(speculative: SpeculativeSettings) -> None:
         return
     if speculative.model is not None:
         raise SettingError(f"{flag}: model belongs to the methods {', '.join(MODEL_DRAFTERS)}; {method!r} has no model")
+
+
+def _check_judging(speculative: SpeculativeSettings) -> None:
+    """How drafts are judged, and how they are chosen: they must fit together."""
+    flag = "--speculative-config"
+    rule, choice = speculative.rejection_sample_method, speculative.chosen_draft_sample_method
+    for name, value, known in (
+        ("rejection_sample_method", rule, REJECTION_SAMPLE_METHODS),
+        ("draft_sample_method", choice, DRAFT_SAMPLE_METHODS),
+    ):
+        if value not in known:
+            raise SettingError(f"{flag}: {name} {shown(value)} is not known; choose one of {', '.join(known)}")
+    if (rule, choice) == (STANDARD_REJECTION, "coupled"):
+        raise SettingError(
+            f"{flag}: draft_sample_method 'coupled' draws drafts with the target's own noise, but "
+            "rejection_sample_method 'standard' takes drafts whose noise no later draw repeats; write "
+            '"draft_sample_method": "probabilistic", or leave it out'
+        )
+    if (rule, choice) == (COUPLED, "probabilistic"):
+        raise SettingError(
+            f"{flag}: draft_sample_method 'probabilistic' draws drafts with noise of their own, which seldom equal the "
+            "target's own sample, and rejection_sample_method 'coupled' accepts nothing else; write "
+            '"rejection_sample_method": "standard", or leave draft_sample_method out'
+        )
 
 
 def _check_chain(speculative: SpeculativeSettings) -> None:

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from slipstream.config.checks import check_settings
-from slipstream.config.settings import NO_COST_TABLE, SchedulerConfig, SchedulerSettings, SettingError, Settings
+from slipstream.config.settings import (
+    COUPLED,
+    NO_COST_TABLE,
+    STANDARD_REJECTION,
+    SchedulerConfig,
+    SchedulerSettings,
+    SettingError,
+    Settings,
+    SpeculativeSettings,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +144,7 @@ class _Resolver:
         else:
             what = f"{speculative.method}, at most {most} drafts per request and step"
             self._note("speculation", "on", "derived", what)
+            self._note_judging(speculative)
             schedule = speculative.num_speculative_tokens_per_batch_size
             if schedule:
                 self._note("num_speculative_tokens_per_batch_size", schedule, "user", "more requests keep the last K")
@@ -166,6 +176,7 @@ class _Resolver:
             long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
             draft_max_model_len=None if speculative is None else speculative.draft_max_model_len,
             draft_schedule=() if speculative is None else speculative.num_speculative_tokens_per_batch_size,
+            rejection_sample_method=COUPLED if speculative is None else speculative.rejection_sample_method,
             priority_ageing_s=scheduler.priority_ageing_s,
             composition=scheduler.composition,
             verification=scheduler.verification,
@@ -185,6 +196,20 @@ class _Resolver:
             is_brain = name in ("composition", "verification")
             source = "default" if value == getattr(default, name) else "user"
             self._note(name, value, source, reason if is_brain else "")
+
+    def _note_judging(self, speculative: SpeculativeSettings) -> None:
+        """The rule by which drafts are accepted, and how a model's drafts are chosen."""
+        rule, choice = speculative.rejection_sample_method, speculative.chosen_draft_sample_method
+        has_model = speculative.model is not None
+        reason = "a draft is accepted when it is the target's own sample: the text does not depend on speculation"
+        if rule == STANDARD_REJECTION:
+            reason = "accepted with probability min(1, p / q): texts are equal in law to those without speculation"
+            if not has_model or choice == "greedy":
+                reason = "drafts are certain, so this rule and 'coupled' are the same"
+        self._note("rejection_sample_method", rule, "default" if rule == COUPLED else "user", reason)
+        if has_model:
+            is_open = speculative.draft_sample_method is None
+            self._note("draft_sample_method", choice, "derived" if is_open else "user", "")
 
     def _note(self, name: str, value: Any, source: str, reason: str) -> None:
         self._report.append(ResolvedSetting(name, value, source, reason))

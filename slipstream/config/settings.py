@@ -18,7 +18,9 @@ BLOCK_DRAFTERS = ("dflash", "dspark")
 MODEL_DRAFTERS = (*BLOCK_DRAFTERS, "draft_model")
 CHAINABLE = ("ngram", *MODEL_DRAFTERS)
 SPECULATIVE_METHODS = (*CHAINABLE, "chain", "forced")
-DRAFT_SAMPLE_METHODS = ("coupled", "greedy")
+COUPLED, STANDARD_REJECTION = "coupled", "standard"
+REJECTION_SAMPLE_METHODS = (COUPLED, STANDARD_REJECTION)
+DRAFT_SAMPLE_METHODS = ("coupled", "probabilistic", "greedy")
 DEFAULT_SPECULATIVE_TOKENS = 5
 MAX_SPECULATIVE_TOKENS = 64
 MAX_LOOKUP_LENGTH = 32
@@ -120,8 +122,12 @@ class SpeculativeSettings:
             and DEFAULT_SPECULATIVE_TOKENS for other methods.
         model: directory of the drafter, for MODEL_DRAFTERS; of `draft_model`, whatever `--model` takes.
         drafters: of `chain`: two or more of CHAINABLE; each request takes the first that has drafts for it.
-        draft_sample_method: how a model's drafts are chosen at temperatures above 0: `coupled`, with the target's own
-            noise, or `greedy`, the likeliest token (accepted less often; for comparison).
+        rejection_sample_method: how drafts are judged at temperatures above 0: `coupled`, accepted when equal to the
+            target's own sample, so that the text is the one without speculation; or `standard`, vLLM's name for the
+            textbook rejection rule, under which texts are equal in law.
+        draft_sample_method: how a model's drafts are chosen there: `coupled`, with the target's own noise;
+            `probabilistic`, vLLM's name for noise of their own; or `greedy`, the likeliest token (accepted less often).
+            None takes what belongs to the rejection_sample_method.
         prompt_lookup_min, prompt_lookup_max: n-gram lengths that `ngram` looks for, at most MAX_LOOKUP_LENGTH.
         layout: whose budgets `forced` obeys.
         acceptance_length: mean tokens per step that `forced` makes come out, 1 to K + 1.
@@ -134,7 +140,8 @@ class SpeculativeSettings:
     num_speculative_tokens: int | None = None
     model: str | None = None
     drafters: tuple[str, ...] = ()
-    draft_sample_method: str = "coupled"
+    rejection_sample_method: str = COUPLED
+    draft_sample_method: str | None = None
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 4
     layout: str | None = None
@@ -146,6 +153,13 @@ class SpeculativeSettings:
     def num_drafts(self) -> int:
         """K, with the default where it is open; a drafter's own default is filled in when its files are opened."""
         return DEFAULT_SPECULATIVE_TOKENS if self.num_speculative_tokens is None else self.num_speculative_tokens
+
+    @property
+    def chosen_draft_sample_method(self) -> str:
+        """`draft_sample_method`, with the default where it is open."""
+        if self.draft_sample_method is not None:
+            return self.draft_sample_method
+        return "probabilistic" if self.rejection_sample_method == STANDARD_REJECTION else "coupled"
 
     @property
     def layout_name(self) -> str:
@@ -181,6 +195,7 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     draft_max_model_len: int | None = None
     draft_schedule: DraftSchedule = ()
+    rejection_sample_method: str = COUPLED
     priority_ageing_s: float = 30.0
     composition: str = "cost"
     verification: str = "confidence"

@@ -10,7 +10,7 @@ from slipstream.attention.cache import kv_bytes_per_token
 from slipstream.attention.invariant import InvariantAttention
 from slipstream.attention.paged import PagedAttention
 from slipstream.attention.protocol import AttentionBackend
-from slipstream.config import ModelSettings
+from slipstream.config import STANDARD_REJECTION, ModelSettings
 from slipstream.execution.device import resolve_device, resolve_dtype
 from slipstream.execution.executor import TorchExecutor
 from slipstream.execution.host_memory import keep_freed_memory
@@ -93,4 +93,5 @@ def executor_around(
         block_size=block_size,
         drafter=built.drafter,
         observer=built.observer,
+        needs_distributions=drafter.settings.rejection_sample_method == STANDARD_REJECTION,
     )

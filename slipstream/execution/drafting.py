@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
 from slipstream.scheduler.protocol import DraftBlock, Drafter, DraftRequest, RequestResult
@@ -35,16 +35,26 @@ class SafeDrafter:
 
     Args:
         observer: the drafter's side that sees every pass of the target, where it has one.
+        needs_distributions: the textbook rule is asked for, so a block must say what its drafts were drawn from.
 
     Attributes:
-        failures: count per reason: an exception's class name, `wrong_block_count` or `invalid_token`.
+        failures: count per reason: an exception's class name, `wrong_block_count`, `invalid_token` or
+            `missing_distribution`.
     """
 
-    def __init__(self, drafter: Drafter, vocab_size: int, observer: TargetObserver | None = None) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        vocab_size: int,
+        observer: TargetObserver | None = None,
+        *,
+        needs_distributions: bool = False,
+    ) -> None:
         self.drafter = drafter
         self.failures: Counter[str] = Counter()
         self._vocab_size = vocab_size
         self._observer = observer
+        self._needs_distributions = needs_distributions
 
     @property
     def tapped_layers(self) -> Sequence[int]:
@@ -85,7 +95,7 @@ class SafeDrafter:
                 took = None if block is None else block.num_query_rows
                 done.num_query_rows += layout.draft_query_rows(0, request.num_draft_tokens) if took is None else took
                 if block is not None:
-                    state.keep_drafts(rows, result, self._checked(block), step)
+                    state.keep_drafts(rows, result, self._checked(self._judgeable(block, request)), step)
         return done
 
     def _propose(self, requests: list[DraftRequest]) -> list[DraftBlock | None]:
@@ -109,8 +119,22 @@ class SafeDrafter:
                 self._note("invalid_token", f"token id {token_id} with a vocabulary of {self._vocab_size}")
                 confidences = block.confidences
                 kept = None if confidences is None else confidences[:i]
-                return DraftBlock(token_ids[:i], kept, block.num_query_rows)
+                drawn_from = None if block.distributions is None else block.distributions[:i]
+                return DraftBlock(token_ids[:i], kept, block.num_query_rows, drawn_from)
         return block
+
+    def _judgeable(self, block: DraftBlock, request: DraftRequest) -> DraftBlock:
+        """The block, without its distributions where they are not one per draft: its drafts are then judged by
+        equality, which costs acceptance, never the text's law."""
+        found, wanted = block.distributions, len(block.token_ids)
+        if found is None:
+            is_missing = self._needs_distributions and bool(wanted) and not request.sampling.is_greedy
+        else:
+            is_missing = len(found) not in (0, wanted)
+        if not is_missing:
+            return block
+        self._note("missing_distribution", f"{len(found or ())} distributions for {wanted} drafts")
+        return replace(block, distributions=())
 
     def _note(self, reason: str, detail: object) -> None:
         self.failures[reason] += 1

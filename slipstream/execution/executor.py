@@ -29,6 +29,7 @@ class TorchExecutor:
 
     Args:
         observer: what must see every pass of the target, for drafters that read its states.
+        needs_distributions: see SafeDrafter.
 
     Attributes:
         drafter: None without speculation.
@@ -43,12 +44,18 @@ class TorchExecutor:
         block_size: int,
         drafter: Drafter | None = None,
         observer: TargetObserver | None = None,
+        needs_distributions: bool = False,
     ) -> None:
         self.decoder = decoder
         self.cache = decoder.make_cache(num_kv_blocks, block_size)
-        self.drafter = None if drafter is None else SafeDrafter(drafter, decoder.config.vocab_size, observer)
+        vocab_size = decoder.config.vocab_size
+        self.drafter = (
+            None
+            if drafter is None
+            else SafeDrafter(drafter, vocab_size, observer, needs_distributions=needs_distributions)
+        )
         self._state = ExecutorState()
-        self.sampler = Sampler(decoder.config.vocab_size, decoder.device)
+        self.sampler = Sampler(vocab_size, decoder.device)
 
     @property
     def draft_failures(self) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""How often coupled drafts are accepted, in closed form: an oracle for tests, and what the documentation states."""
+"""How often drafts are accepted, in closed form: an oracle for tests, and what the documentation states."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def coupled_match_probability(target: Sequence[float], draft: Sequence[float]) -
     return sum(
         1.0 / sum(max(p_other / p, q_other / q) for p_other, q_other in pairs) for p, q in pairs if p > 0.0 and q > 0.0
     )
+
+
+def rejection_match_probability(target: Sequence[float], draft: Sequence[float]) -> float:
+    """Chance that the textbook rejection rule accepts a draft drawn from `draft`: sum_i min(p_i, q_i) = 1 - TV."""
+    return sum(min(p, q) for p, q in zip(target, draft, strict=True))
 
 
 def coupled_match_probabilities(target: Tensor, draft: Tensor) -> Tensor:

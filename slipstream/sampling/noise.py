@@ -8,6 +8,7 @@ int64, whose wrapping products and masked shifts are those of unsigned numbers o
 from __future__ import annotations
 
 import math
+from enum import IntEnum
 from functools import lru_cache
 
 import torch
@@ -51,6 +52,24 @@ def noise_key(seed: int, choice_index: int, output_position: int) -> int:
     mixed in one after the other, lowest first.
     """
     return _absorb(_stream_key(seed, choice_index), output_position & _MASK)
+
+
+class NoiseStream(IntEnum):
+    """What noise beside the target's own is for."""
+
+    DRAFT = 1
+    ACCEPTANCE = 2
+    RESIDUAL = 3
+
+
+def stream_key(key: int, stream: NoiseStream, column: int) -> int:
+    """The key of another stream of noise at the output position that `key` (of `noise_key`) stands for.
+
+    `column` is the draft's place in its block, from 0. A position that is drafted again in a later round always lies in
+    a smaller column, since every round commits a token: so it gets fresh noise, and none but (seed, choice, position,
+    column) is remembered for it.
+    """
+    return _absorb(_absorb(key, stream), column)
 
 
 def token_constants(vocab_size: int, device: torch.device | str) -> Tensor:
@@ -101,6 +120,11 @@ def survival_float32_scaled(hashes: Tensor) -> Tensor:
 def exponential(hash_: int) -> float:
     """-log(u) of one hash (int64 value): exponentially distributed with mean 1, in float64, finite and above 0."""
     return -math.log1p(-((hash_ >> 12) * _SCALE + _CENTRE))
+
+
+def uniform(key: int) -> float:
+    """One number of a key whose stream needs no more: uniform in (0, 1), a multiple of 2**-53."""
+    return 0.5 - 2.0**-53 - (hash_token(key, 0) >> 12) * _SCALE
 
 
 def hash_token(key: int, token_id: int) -> int:

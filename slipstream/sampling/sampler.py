@@ -15,6 +15,7 @@ from slipstream.sampling.filters import has_filters, kept_tokens
 from slipstream.sampling.logprobs import row_logprobs
 from slipstream.sampling.noise import noise_key
 from slipstream.sampling.processing import PrefixCounts, check_sampling, needs_processing, process
+from slipstream.sampling.rejection import DrawnDistribution, JudgedRow, RejectionRule
 from slipstream.scheduler.protocol import SampledTokens, SampleRow
 
 __all__ = ["LogitsError", "Sampler", "check_sampling"]
@@ -66,11 +67,15 @@ class Sampler:
     at T = 0. The noise is a hash of (seed, choice index, output position, token id). Order: logit_bias, min_tokens,
     repetition, frequency and presence penalties, temperature, min_p, top_k, top_p. float64 logits stay float64, all
     others are processed as float32.
+
+    A row at T > 0 whose draft brings its distribution is judged by the textbook rejection rule instead (rejection.py),
+    against the same processed logits: its token is the draft, or another one.
     """
 
     def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
         self.vocab_size = vocab_size
         self._draw = GumbelDraw(vocab_size, device)
+        self._rejection = RejectionRule(self._draw, vocab_size)
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> SampledTokens:
         """Sample row i of `logits` [N, V] (any float dtype; not changed) as `rows[i]` says.
@@ -88,15 +93,22 @@ class Sampler:
         self._clean(batch)
 
         plain: list[int] = []
+        judged: list[int] = []
         counts = PrefixCounts()
         for index, row in enumerate(rows):
             greedy = row.sampling.is_greedy
-            if index in batch.cleaned or needs_processing(row) or (not greedy and has_filters(row.sampling)):
+            if row.draft_distribution is not None and not greedy:
+                judged.append(index)
+            elif index in batch.cleaned or needs_processing(row) or (not greedy and has_filters(row.sampling)):
                 batch.token_ids[index] = self._sample_one(batch.row_logits(index), row, counts)
             elif not greedy:
                 plain.append(index)
         if plain:
             self._sample_plain(batch, plain)
+        if judged:
+            to_judge = (_judged(batch.row_logits(index), rows[index], counts) for index in judged)
+            for index, token_id in zip(judged, self._rejection.judge(to_judge), strict=True):
+                batch.token_ids[index] = token_id
         return SampledTokens(batch.token_ids, self._logprobs(batch))
 
     def _clean(self, batch: _Batch) -> None:
@@ -154,6 +166,19 @@ class Sampler:
 
 def _key(row: SampleRow) -> int:
     return noise_key(row.seed, row.choice_index, row.output_position)
+
+
+def _judged(logits: Tensor, row: SampleRow, counts: PrefixCounts) -> JudgedRow:
+    """A row [V] with its draft, processed and filtered as if it were sampled."""
+    distribution = row.draft_distribution
+    if not isinstance(distribution, DrawnDistribution):
+        raise TypeError(f"a draft was drawn from {distribution!r}, of which this sampler knows nothing")
+    logits = process(logits, row, counts)
+    if has_filters(row.sampling):
+        kept = kept_tokens((logits.to(torch.float64) - logits.amax()) / row.sampling.temperature, row.sampling)
+        logits = torch.full_like(logits, -math.inf).index_copy_(0, kept, logits[kept])
+    draft = row.draft_token_ids[row.num_drafts]
+    return JudgedRow(logits, row.sampling.temperature, draft, distribution, _key(row), row.num_drafts)
 
 
 def first_argmax(logits: Tensor) -> tuple[Tensor, Tensor]:

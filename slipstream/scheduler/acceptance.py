@@ -9,7 +9,7 @@ moments: a factor f is right when refusals = Σ f o / (1 + f o) over the judged 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -216,6 +216,13 @@ class AcceptanceTracker:
         if self.probing:
             survivals[[i for i, request in enumerate(requests) if request.request_id in self.probing]] = 1.0
         return np.where(at_hand, np.maximum(survivals, MIN_SURVIVAL), 0.0)
+
+    def foreseen(
+        self, requests: Sequence[Request], drafts: Sequence[int], survivals: Callable[[], Survivals]
+    ) -> Survivals:
+        """What the size of a step is decided by: the survivals of these very drafts, unless the rule that judges them
+        forbids to look."""
+        return survivals()
 
     def expected(self, requests: Sequence[Request], depth: int) -> Survivals:
         """Survivals of `depth` drafts that are not made yet, by running acceptance, shape [R, depth]."""

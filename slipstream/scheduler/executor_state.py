@@ -5,11 +5,13 @@ Shared by the torch, simulated and scripted executors, so that a plan means the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slipstream.request import SamplingParams
 from slipstream.scheduler.protocol import (
     DraftBlock,
+    DraftDistribution,
     DraftRequest,
     NewRequest,
     RequestResult,
@@ -28,6 +30,7 @@ class RequestState:
         token_ids: prompt and committed output; the last one is the anchor once the prompt is computed.
         num_computed_tokens: tokens whose KV is in `block_ids`.
         draft_handle, draft_token_ids: drafts at hand and the step that made them.
+        draft_distributions: what they were drawn from, one each, or empty (see DraftBlock).
         saw_stop: a stop token stands somewhere in the output, perhaps not at its end: a step goes on past it.
     """
 
@@ -44,6 +47,7 @@ class RequestState:
     block_ids: list[int] = field(default_factory=list)
     draft_handle: int = -1
     draft_token_ids: list[int] = field(default_factory=list)
+    draft_distributions: Sequence[DraftDistribution] = ()
     saw_stop: bool = False
 
     @classmethod
@@ -70,6 +74,10 @@ class RequestState:
             )
         self.token_ids.extend(token_ids)
 
+    def drop_drafts(self) -> None:
+        """Forget the drafts at hand, and what they were drawn from, which may be large."""
+        self.draft_handle, self.draft_token_ids, self.draft_distributions = -1, [], ()
+
     def has_ended(self) -> bool:
         """Whether it has ended for certain; the scheduler judges too, and knows more (stop strings)."""
         return self.saw_stop or len(self.token_ids) >= self.max_total_tokens
@@ -84,6 +92,7 @@ class RequestRows:
         token_ids: input ids of the rows, shape [Q].
         draft_token_ids: the drafts among them, at the end.
         num_sampled: rows at the end whose logits are sampled: 1 + drafts, or 0 for a chunk that does not emit.
+        draft_distributions: what the drafts were drawn from, one each, or empty.
     """
 
     state: RequestState
@@ -92,10 +101,11 @@ class RequestRows:
     token_ids: list[int]
     draft_token_ids: list[int]
     num_sampled: int
+    draft_distributions: Sequence[DraftDistribution] = ()
 
     def sample_rows(self) -> list[SampleRow]:
         """One SampleRow per sampled row, in row order."""
-        state = self.state
+        state, distributions = self.state, self.draft_distributions
         return [
             SampleRow(
                 state.sampling,
@@ -106,6 +116,7 @@ class RequestRows:
                 state.num_prompt_tokens,
                 self.draft_token_ids,
                 i,
+                distributions[i] if i < len(distributions) else None,
             )
             for i in range(self.num_sampled)
         ]
@@ -123,6 +134,10 @@ class ExecutorState:
             self.requests.pop(request_id, None)
         for new in plan.new_requests:
             self.requests[new.request_id] = RequestState.from_new(new)
+        planned = {scheduled.request_id for scheduled in plan.requests}
+        for request_id, state in self.requests.items():
+            if state.draft_distributions and request_id not in planned:
+                state.drop_drafts()  # a handle is good for one step
         return [self._rows_of(scheduled) for scheduled in plan.requests]
 
     def _rows_of(self, scheduled: ScheduledRequest) -> RequestRows:
@@ -138,18 +153,25 @@ class ExecutorState:
             room = state.max_total_tokens - len(state.token_ids) - 1
             drafts = state.draft_token_ids[: max(min(scheduled.num_verify_rows, room), 0)]
         return RequestRows(
-            state, scheduled, len(state.token_ids) - 1, [state.token_ids[-1], *drafts], drafts, 1 + len(drafts)
+            state,
+            scheduled,
+            len(state.token_ids) - 1,
+            [state.token_ids[-1], *drafts],
+            drafts,
+            1 + len(drafts),
+            state.draft_distributions[: len(drafts)],
         )
 
     def accept(self, rows: RequestRows, sampled: SampledTokens, first: int) -> RequestResult:
         """Advance a request by what was sampled from its rows; `first` indexes its first sampled row.
 
-        Coupled sampling (design 5): a draft is accepted when it equals the row's own sample.
+        A draft is accepted when it equals the row's own sample: with coupled sampling (design 5) because both draw with
+        the same noise, with the textbook rejection rule because the sampler has judged it (sampling/rejection.py).
         """
         state = rows.state
         scheduled = rows.scheduled
         result = RequestResult(scheduled.request_id, scheduled.epoch, [])
-        state.draft_handle, state.draft_token_ids = -1, []
+        state.drop_drafts()
         if not rows.num_sampled:
             state.num_computed_tokens = rows.first_position + len(rows.token_ids)
             return result
@@ -194,5 +216,6 @@ class ExecutorState:
         drafts = block.token_ids[: rows.scheduled.num_draft_tokens]
         rows.state.draft_handle = step
         rows.state.draft_token_ids = drafts
+        rows.state.draft_distributions = (block.distributions or ())[: len(drafts)]
         result.num_draft_tokens = len(drafts)
         result.draft_confidences = block.confidences

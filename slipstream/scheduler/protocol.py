@@ -213,6 +213,13 @@ class DraftRequest:
     block_ids: list[int] = field(default_factory=list)
 
 
+class DraftDistribution:
+    """q, what a draft was drawn from with noise of its own: a draft that brings it is judged by the textbook rejection
+    rule. Here it is only handed on; the kinds are the sampler's (sampling/rejection.py)."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
 class DraftBlock:
     """Drafts for the positions after the anchor, in order; may be shorter than asked, even empty.
@@ -221,11 +228,15 @@ class DraftBlock:
         confidences: as RequestResult's; None when the drafter is silent.
         num_query_rows: rows of the drafter's pass that the block took beside carried ones; None for what the layout
             says. A chain knows better: its n-grams take none.
+        distributions: one per draft that was drawn with noise of its own; empty for drafts that are to be judged by
+            equality with the target's own sample (certain ones, or drawn with the target's noise); None where the
+            drafter does not say, which means the same and is counted where the textbook rule was asked for.
     """
 
     token_ids: list[int]
     confidences: Sequence[float] | None = None
     num_query_rows: int | None = None
+    distributions: Sequence[DraftDistribution] | None = None
 
 
 class Drafter(Protocol):
@@ -253,6 +264,8 @@ class SampleRow:
         token_ids: committed tokens, prompt first, the anchor last; shared, not to be changed.
         draft_token_ids: drafts verified in this step; shared. num_drafts: how many of them precede this row.
         stop_token_ids: EOS and stop ids, which `min_tokens` forbids.
+        draft_distribution: what the draft that this row judges, `draft_token_ids[num_drafts]`, was drawn from; None
+            where it is judged by equality, and where the row judges none.
     """
 
     sampling: SamplingParams
@@ -263,6 +276,7 @@ class SampleRow:
     num_prompt_tokens: int
     draft_token_ids: list[int]
     num_drafts: int
+    draft_distribution: DraftDistribution | None = None
 
     @property
     def output_position(self) -> int:

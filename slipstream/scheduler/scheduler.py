@@ -5,8 +5,7 @@ from __future__ import annotations
 from slipstream.config import SchedulerConfig
 from slipstream.kv.manager import KVManager
 from slipstream.request import FinishReason, Request, RequestError, RequestOutput, RequestStatus
-from slipstream.scheduler.acceptance import AcceptanceTracker
-from slipstream.scheduler.brains import drafting_for, planner_for, policy_for
+from slipstream.scheduler.brains import acceptance_for, drafting_for, planner_for, policy_for
 from slipstream.scheduler.costs import StepCosts, shape_of
 from slipstream.scheduler.drafting import DraftingCandidates, DraftingDecision, DraftingPolicy
 from slipstream.scheduler.layouts import LAYOUTS, DraftCostTable
@@ -61,7 +60,7 @@ class Scheduler:
         self.waiting = WaitingQueue(config.priority_ageing_s)
         self.statistics = SchedulerStatistics.for_drafts(config.num_speculative_tokens)
         self._stop_checker = stop_checker or TokenStopChecker()
-        self.acceptance = AcceptanceTracker(config.num_speculative_tokens)
+        self.acceptance = acceptance_for(config)
         self._drafting = drafting or drafting_for(config)
         self._last_drafting: DraftingDecision | None = None
         self._costs = costs

@@ -140,7 +140,8 @@ class SeparateBudget:
             candidates.tokens_to_ends = ends if users_return else ends[: num_queued - seats]
             candidates.num_emitting_prompts = num_prompts - (num_prompts > 0 and prompt_rows >= rows_left)
             candidates.num_draft_rows_per_request = step.draft_costs.extra_rows[step.drafting.most]
-            candidates.offer = lambda: self.planner.offer(survivals())
+            requests, drafts = [decode[0] for decode in decodes], [decode[3] for decode in decodes]
+            candidates.offer = lambda: self.planner.offer(self.acceptance.foreseen(requests, drafts, survivals))
         return candidates
 
     def _survivals(self, decodes: list[Decode]) -> Survivals:

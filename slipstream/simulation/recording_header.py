@@ -13,6 +13,7 @@ from slipstream.config import (
     DEVICE_DEFAULTS,
     DRAFT_BUDGETS,
     MAX_SPECULATIVE_TOKENS,
+    REJECTION_SAMPLE_METHODS,
     VERIFICATIONS,
     CacheSettings,
     ModelFacts,
@@ -39,6 +40,7 @@ _CHOICES = {
     "layout_name": tuple(LAYOUTS),
     "composition": COMPOSITIONS,
     "verification": VERIFICATIONS,
+    "rejection_sample_method": REJECTION_SAMPLE_METHODS,
 }
 
 

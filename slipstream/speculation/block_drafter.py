@@ -34,13 +34,13 @@ class BlockDrafter:
 
     Args:
         model: on the target's device and in its type; it is bound to the target and packed here.
-        is_coupled: see DraftSampler.
+        sample_method: see DraftSampler.
 
     Attributes:
         sampler: chooses every draft; another may take its place between steps, to listen.
     """
 
-    def __init__(self, model: DrafterModel, target: ServingTarget, *, is_coupled: bool = True) -> None:
+    def __init__(self, model: DrafterModel, target: ServingTarget, *, sample_method: str = "coupled") -> None:
         self.model = model
         self.config: DrafterConfig = model.config
         self.layout: DraftLayout = model.config.draft_layout
@@ -58,7 +58,7 @@ class BlockDrafter:
         )
         self._attention = decoder.attention
         self._rotary = model.make_rotary(decoder.num_positions)
-        self.sampler = DraftSampler(model.target_ids, self.config.vocab_size, is_coupled=is_coupled)
+        self.sampler = DraftSampler(model.target_ids, self.config.vocab_size, sample_method)
 
     @property
     def tapped_layers(self) -> Sequence[int]:
@@ -81,11 +81,12 @@ class BlockDrafter:
         token_ids, metadata, draft_rows = self._block_rows(requests)
         hidden = self._run_rows(token_ids, metadata).index_select(0, draft_rows)
         shape = (len(requests), -1)
+        chooser = self.sampler.chooser(requests)
         drafted = draw_blocks(
             self.model.base_logits(hidden).view(*shape, self.config.draft_vocab_size),
             hidden.view(*shape, self.config.hidden_size),
             torch.tensor([request.token_ids[-1] for request in requests], device=hidden.device),
-            self.sampler.chooser(requests),
+            chooser,
             self.model.markov_head,
             self.model.confidence_head,
         )
@@ -95,6 +96,7 @@ class BlockDrafter:
             DraftBlock(
                 drafts[i][: request.num_draft_tokens],
                 None if confidences is None else confidences[i][: request.num_draft_tokens],
+                distributions=chooser.distributions(i)[: request.num_draft_tokens],
             )
             for i, request in enumerate(requests)
         ]

@@ -88,7 +88,7 @@ class ChainDrafter:
         """See Drafter."""
         for request in requests:
             self._judge(request)
-        blocks = [DraftBlock([]) for _ in requests]
+        blocks = [DraftBlock([], distributions=()) for _ in requests]
         waiting = list(range(len(requests)))
         for name, part in self._parts.items():
             if not waiting:
@@ -117,4 +117,4 @@ class ChainDrafter:
         if confidences is None:
             confidences = self.acceptance[name].chances(len(block.token_ids))
         num_query_rows = self._parts[name].layout.draft_query_rows(0, request.num_draft_tokens)
-        return DraftBlock(block.token_ids, confidences, num_query_rows)
+        return DraftBlock(block.token_ids, confidences, num_query_rows, block.distributions)

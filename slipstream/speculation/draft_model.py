@@ -14,7 +14,7 @@ import torch
 from slipstream.attention.metadata import AttentionRequest, build_metadata
 from slipstream.models.decoder import Decoder
 from slipstream.scheduler.layouts import LAYOUTS
-from slipstream.scheduler.protocol import DraftBlock, DraftRequest
+from slipstream.scheduler.protocol import DraftBlock, DraftDistribution, DraftRequest
 from slipstream.speculation.draft_sampling import DraftSampler
 from slipstream.speculation.serving import ServingTarget, TargetStates
 
@@ -24,10 +24,10 @@ class DraftModelDrafter:
 
     Args:
         decoder: with the target's kernels, attention, type and positions.
-        is_coupled: see DraftSampler.
+        sample_method: see DraftSampler.
     """
 
-    def __init__(self, decoder: Decoder, target: ServingTarget, *, is_coupled: bool = True) -> None:
+    def __init__(self, decoder: Decoder, target: ServingTarget, *, sample_method: str = "coupled") -> None:
         self.layout = LAYOUTS["draft_model"]
         self.tapped_layers: Sequence[int] = ()
         self.decoder = decoder
@@ -35,7 +35,7 @@ class DraftModelDrafter:
         # Either model may have padding rows beyond the tokens they share.
         self._num_columns = min(decoder.config.vocab_size, target.decoder.config.vocab_size)
         ids = torch.arange(self._num_columns, device=decoder.device)
-        self._sampler = DraftSampler(ids, self._num_columns, is_coupled=is_coupled)
+        self._sampler = DraftSampler(ids, self._num_columns, sample_method)
 
     def observe(self, states: TargetStates) -> None:
         """See TargetObserver: the target's rows through the drafter too, for their KV."""
@@ -45,6 +45,7 @@ class DraftModelDrafter:
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         """See Drafter: one row per request and pass, the anchor first, then each draft but the last."""
         drafts: list[list[int]] = [[] for _ in requests]
+        distributions: list[list[DraftDistribution]] = [[] for _ in requests]
         for k in range(max(request.num_draft_tokens for request in requests)):
             drafting = [i for i, request in enumerate(requests) if request.num_draft_tokens > k]
             rows = [requests[i] for i in drafting]
@@ -57,9 +58,13 @@ class DraftModelDrafter:
             metadata = build_metadata(placed, cache.block_size, cache.scratch_block, self.decoder.device)
             output = self.decoder.forward(torch.tensor(inputs, device=self.decoder.device), metadata, cache)
             logits = self.decoder.compute_logits(output.hidden)[:, : self._num_columns].float()
-            for i, token in zip(drafting, self._sampler.chooser(rows)(k, logits).tolist(), strict=True):
+            chooser = self._sampler.chooser(rows)
+            for row, (i, token) in enumerate(zip(drafting, chooser(k, logits).tolist(), strict=True)):
                 drafts[i].append(token)
-        return [DraftBlock(block) for block in drafts]
+                distributions[i] += chooser.distributions(row)
+        return [
+            DraftBlock(block, distributions=drawn_from) for block, drawn_from in zip(drafts, distributions, strict=True)
+        ]
 
     def release(self, request_id: str) -> None:
         """See Drafter; nothing is kept."""

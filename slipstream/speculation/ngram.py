@@ -57,7 +57,7 @@ class NgramDrafter:
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         """See Drafter; an empty block where the text's end is new to it."""
-        return [DraftBlock(self._drafts(request)) for request in requests]
+        return [DraftBlock(self._drafts(request), distributions=()) for request in requests]
 
     def _drafts(self, request: DraftRequest) -> list[int]:
         token_ids = request.token_ids

@@ -83,7 +83,7 @@ class BlockDrafterSource:
         decoder = target.decoder
         check_weights(self.checkpoint, decoder.source_fingerprint)
         model = self.checkpoint.load(decoder.dtype, decoder.device, decoder.kernels)
-        drafter = BlockDrafter(model, target, is_coupled=self.settings.draft_sample_method == "coupled")
+        drafter = BlockDrafter(model, target, sample_method=self.settings.chosen_draft_sample_method)
         return ServingDrafter(drafter, drafter)
 
 
@@ -126,8 +126,7 @@ class DraftModelSource:
             attention=decoder.attention,
             num_positions=decoder.num_positions,
         )
-        is_coupled = self.settings.draft_sample_method == "coupled"
-        drafter = DraftModelDrafter(small, target, is_coupled=is_coupled)
+        drafter = DraftModelDrafter(small, target, sample_method=self.settings.chosen_draft_sample_method)
         return ServingDrafter(drafter, drafter)
 
 

@@ -23,8 +23,7 @@ from slipstream.sampling.processing import needs_processing
 from slipstream.sampling.sampler import Sampler
 from slipstream.scheduler.protocol import DraftRequest, SampledTokens, SampleRow
 from slipstream.speculation.block_drafter import BlockDrafter
-from slipstream.speculation.draft_sampling import DraftSampler
-from slipstream.speculation.heads import Choose
+from slipstream.speculation.draft_sampling import DraftChooser, DraftSampler
 
 _Key = tuple[int, int, int]  # seed, choice index, output position
 
@@ -124,19 +123,24 @@ class MatchCollector:
 class _HeardDraftSampler(DraftSampler):
     """A DraftSampler that tells what drafts are drawn from."""
 
-    def __init__(self, collector: MatchCollector, target_ids: Tensor, vocab_size: int, *, is_coupled: bool) -> None:
-        super().__init__(target_ids, vocab_size, is_coupled=is_coupled)
+    def __init__(self, collector: MatchCollector, target_ids: Tensor, vocab_size: int, method: str) -> None:
+        super().__init__(target_ids, vocab_size, method)
         self._collector = collector
 
-    def chooser(self, requests: Sequence[DraftRequest]) -> Choose:
+    def chooser(self, requests: Sequence[DraftRequest]) -> DraftChooser:
         """See DraftSampler."""
-        choose = super().chooser(requests)
+        return _HeardChooser(self, requests, self._collector)
 
-        def heard(k: int, logits: Tensor) -> Tensor:
-            self._collector.drafting(requests, k, logits)
-            return choose(k, logits)
 
-        return heard
+class _HeardChooser(DraftChooser):
+    def __init__(self, sampler: DraftSampler, requests: Sequence[DraftRequest], collector: MatchCollector) -> None:
+        super().__init__(sampler, requests)
+        self._heard = requests
+        self._collector = collector
+
+    def __call__(self, k: int, logits: Tensor) -> Tensor:
+        self._collector.drafting(self._heard, k, logits)
+        return super().__call__(k, logits)
 
 
 class _HeardSampler(Sampler):
@@ -167,6 +171,6 @@ def collect_matches(executor: TorchExecutor, *, is_coupled: bool) -> MatchCollec
         raise ValueError(f"matches are collected of dflash and dspark drafters, got {type(drafter).__name__}")
     target_ids, vocab_size = drafter.model.target_ids, drafter.config.vocab_size
     collector = MatchCollector(target_ids, is_coupled=is_coupled)
-    drafter.sampler = _HeardDraftSampler(collector, target_ids, vocab_size, is_coupled=is_coupled)
+    drafter.sampler = _HeardDraftSampler(collector, target_ids, vocab_size, "coupled" if is_coupled else "greedy")
     executor.sampler = _HeardSampler(collector, executor.decoder.config.vocab_size, executor.decoder.device)
     return collector

@@ -51,6 +51,43 @@ def test_user_values_are_kept_and_named_as_such() -> None:
 
 
 @pytest.mark.parametrize(
+    ("speculative", "rule", "choice", "words"),
+    [
+        ({"method": "dspark", "model": "x"}, "coupled", "coupled", "does not depend on speculation"),
+        (
+            {"method": "dspark", "model": "x", "rejection_sample_method": "standard"},
+            "standard",
+            "probabilistic",
+            "equal in law",
+        ),
+        (
+            {
+                "method": "draft_model",
+                "model": "x",
+                "rejection_sample_method": "standard",
+                "draft_sample_method": "greedy",
+            },
+            "standard",
+            "greedy",
+            "the same",
+        ),
+        ({"method": "ngram", "rejection_sample_method": "standard"}, "standard", None, "the same"),
+    ],
+)
+def test_the_report_names_the_rule_that_judges_drafts(
+    speculative: dict[str, str], rule: str, choice: str | None, words: str
+) -> None:
+    resolution = resolve(Settings(speculative=parse_speculative_config(json.dumps(speculative))))
+    rows = {row.name: row for row in resolution.report}
+    row = rows["rejection_sample_method"]
+    assert (row.value, row.source) == (rule, "user" if "rejection_sample_method" in speculative else "default")
+    assert words in row.reason
+    assert (rows["draft_sample_method"].value if choice else None) == choice
+    assert ("draft_sample_method" in rows) == (choice is not None)
+    assert resolution.scheduler.rejection_sample_method == rule
+
+
+@pytest.mark.parametrize(
     ("layout", "capacity"), [("dspark", 8 * 5), ("dflash", 8 * 6), ("draft_model", 64 + 8), ("pard", 64 + 8 * 5)]
 )
 def test_draft_capacity_follows_the_layout(layout: str, capacity: int) -> None:

@@ -223,7 +223,7 @@ def test_coupled_drafts_match_as_often_as_the_formula_says() -> None:
     draft_logits = torch.tensor([[0.4, 1.1, -0.3, 0.8, 0.1]])
     target_logits = torch.randn(12, generator=torch.Generator().manual_seed(0))
     sampler = DraftSampler(target_ids, 12)
-    greedy = DraftSampler(target_ids, 12, is_coupled=False)
+    greedy = DraftSampler(target_ids, 12, method="greedy")
     whole = torch.full((12,), float("-inf"))
     whole[target_ids] = draft_logits[0]
     temperature, num_seeds = 0.8, 4000

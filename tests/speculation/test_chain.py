@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from slipstream.config import SettingError, SpeculativeSettings, check_speculati
 from slipstream.config import speculative_settings_from as settings_from
 from slipstream.request import SamplingParams
 from slipstream.scheduler.layouts import LAYOUTS
-from slipstream.scheduler.protocol import DraftBlock, DraftRequest
+from slipstream.scheduler.protocol import DraftBlock, DraftDistribution, DraftRequest
 from slipstream.speculation.chain import ChainDrafter, PartAcceptance
 from slipstream.speculation.ngram import NgramDrafter
 from slipstream.speculation.registry import open_drafter
@@ -54,6 +55,18 @@ def test_the_model_drafts_where_no_match_is_found() -> None:
     assert model.calls == [["f"]], "nobody left for the model"
     chain.release("f")
     assert model.released == ["f"]
+
+
+def test_what_drafts_were_drawn_from_is_handed_on() -> None:
+    drawn_from = [DraftDistribution() for _ in range(3)]
+
+    class Drawing(Model):
+        def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
+            return [replace(block, distributions=drawn_from) for block in super().propose(requests)]
+
+    chain = ChainDrafter({"ngram": NgramDrafter(2, 3), "dspark": Drawing()}, LAYOUTS["dspark"])
+    by_ngrams, by_model = chain.propose([asked("r", [1, 2, 3, 4, 1, 2]), asked("f", [5, 6, 7])])
+    assert by_ngrams.distributions == () and by_model.distributions is drawn_from
 
 
 def test_acceptance_is_kept_per_part_and_becomes_the_confidence() -> None:

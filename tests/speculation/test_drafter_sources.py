@@ -88,7 +88,24 @@ def test_the_method_must_be_the_checkpoints(tmp_path: Path) -> None:
     [
         (SpeculativeSettings(method="dspark"), "method 'dspark' needs a model"),
         (SpeculativeSettings(method="ngram", model="x"), "model belongs to the methods dflash, dspark, draft_model"),
-        (SpeculativeSettings(method="dspark", model="x", draft_sample_method="topk"), "choose one of coupled, greedy"),
+        (
+            SpeculativeSettings(method="dspark", model="x", draft_sample_method="topk"),
+            "choose one of coupled, probabilistic, greedy",
+        ),
+        (
+            SpeculativeSettings(method="dspark", model="x", rejection_sample_method="block"),
+            "rejection_sample_method 'block' is not known; choose one of coupled, standard",
+        ),
+        (
+            SpeculativeSettings(
+                method="dspark", model="x", rejection_sample_method="standard", draft_sample_method="coupled"
+            ),
+            "'standard' takes drafts whose noise no later draw repeats",
+        ),
+        (
+            SpeculativeSettings(method="dspark", model="x", draft_sample_method="probabilistic"),
+            '\'coupled\' accepts nothing else; write "rejection_sample_method": "standard"',
+        ),
     ],
 )
 def test_settings_that_do_not_fit_the_method(settings: SpeculativeSettings, message: str) -> None:
