@@ -17,7 +17,8 @@ PROFILE_COSTS = "profile"
 BLOCK_DRAFTERS = ("dflash", "dspark")
 MODEL_DRAFTERS = (*BLOCK_DRAFTERS, "draft_model")
 CHAINABLE = ("ngram", *MODEL_DRAFTERS)
-SPECULATIVE_METHODS = (*CHAINABLE, "chain", "forced")
+AUTO_METHOD = "auto"
+SPECULATIVE_METHODS = (*CHAINABLE, "chain", "forced", AUTO_METHOD)
 DRAFT_SAMPLE_METHODS = ("coupled", "greedy")
 DEFAULT_SPECULATIVE_TOKENS = 5
 MAX_SPECULATIVE_TOKENS = 64
@@ -115,10 +116,11 @@ class SpeculativeSettings:
     """`--speculative-config`, a JSON object with vLLM's key names.
 
     Attributes:
-        method: one of SPECULATIVE_METHODS.
+        method: one of SPECULATIVE_METHODS; AUTO_METHOD takes what ships for the target (speculation/choice.py).
         num_speculative_tokens: K, most drafts per request per step; None takes what a block drafter was trained for,
             and DEFAULT_SPECULATIVE_TOKENS for other methods.
-        model: directory of the drafter, for MODEL_DRAFTERS; of `draft_model`, whatever `--model` takes.
+        model: directory or name of the drafter, for MODEL_DRAFTERS; of `draft_model`, whatever `--model` takes. None
+            takes the block drafter that ships for the target.
         drafters: of `chain`: two or more of CHAINABLE; each request takes the first that has drafts for it.
         draft_sample_method: how a model's drafts are chosen at temperatures above 0: `coupled`, with the target's own
             noise, or `greedy`, the likeliest token (accepted less often; for comparison).
