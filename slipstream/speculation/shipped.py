@@ -52,6 +52,12 @@ def shipped_drafters(folder: Path = SHIPPED_FOLDER) -> list[ShippedDrafter]:
     return found
 
 
+def drafter_folder(name: str, folder: Path = SHIPPED_FOLDER) -> Path:
+    """The folder of the drafter that ships under this name; else what the user calls a folder."""
+    own = folder / name
+    return own if Path(name).name == name and own.is_dir() else Path(name).expanduser()
+
+
 def made_for(
     drafters: Sequence[ShippedDrafter], target: ModelSource, weights: Callable[[], str | None]
 ) -> list[ShippedDrafter]:
