@@ -18,12 +18,12 @@ help:
 	@echo "make test       install what tests need and run them (no GPU, compiler or account needed)"
 	@echo "make test-slow  the long exhaustive tests (exactness factorial, oracle runs)"
 	@echo "make compare    what the separate draft budget is worth, measured here"
-	@echo "make drafter    make the drafter of $(MODEL): train, calibrate, evaluate (two hours on two cores; goes on where it was)"
+	@echo "make drafter    make the drafter of $(MODEL): train, calibrate, evaluate, card (hours on two cores; goes on where it was)"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make install    only install; make install-dev with what tests and benchmarks need"
 	@echo "make model      only fetch the embedded model"
 	@echo "make clean      remove $(VENV) and caches of this checkout"
-	@echo "Variables: MODEL, PORT, ARGS (more flags), PYTHON, PIP_FLAGS"
+	@echo "Variables: MODEL, PORT, ARGS (more flags), PYTHON, PIP_FLAGS; of drafter: RECIPE, DRAFTER_RUN, DATA_RUN, PROMPTS"
 
 serve: install
 	@echo "==> serving $(MODEL) on port $(PORT); stop with Ctrl-C"
@@ -33,15 +33,28 @@ compare: install
 	@$(BIN)/slipstream compare $(ARGS)
 
 # Every stage goes on where it was cut off. Once trained, the run's drafter is $(DRAFTER_RUN)/drafter.
+# DATA_RUN: another run with the same data and tapped layers, whose dialogues and target states are taken.
+# PROMPTS: files to evaluate on, instead of the built-in prompts.
 RECIPE ?= recipes/$(MODEL)-dspark.toml
 DRAFTER_RUN ?= build/$(MODEL)-dspark
+DATA_RUN ?= $(DRAFTER_RUN)
+PROMPTS ?=
+DRAFTER := $(DRAFTER_RUN)/drafter
+SHARED_DATA := $(if $(filter-out $(DRAFTER_RUN),$(DATA_RUN)),--data $(DATA_RUN)/data --states $(DATA_RUN)/states)
+# A dflash drafter has no confidences that could be calibrated.
+HAS_CONFIDENCE = grep -q '"enable_confidence_head": true' $(DRAFTER)/config.json
 drafter: install
 	@echo "==> training by $(RECIPE) in $(DRAFTER_RUN); the log is $(DRAFTER_RUN)/train.log"
-	@$(BIN)/slipstream train $(MODEL) --recipe $(RECIPE) --output $(DRAFTER_RUN) $(ARGS)
-	@echo "==> calibrating"
-	@$(BIN)/slipstream calibrate $(DRAFTER_RUN)/drafter --model $(MODEL) --json $(DRAFTER_RUN)/calibration.json
-	@echo "==> evaluating on the built-in prompts; for others: slipstream evaluate $(DRAFTER_RUN)/drafter --prompts FILE"
-	@$(BIN)/slipstream evaluate $(DRAFTER_RUN)/drafter --model $(MODEL) --json $(DRAFTER_RUN)/evaluation.json
+	@$(BIN)/slipstream train $(MODEL) --recipe $(RECIPE) --output $(DRAFTER_RUN) $(SHARED_DATA) $(ARGS)
+	@echo "==> calibrating, if it gives confidences"
+	@! $(HAS_CONFIDENCE) || \
+	$(BIN)/slipstream calibrate $(DRAFTER) --model $(MODEL) --json $(DRAFTER_RUN)/calibration.json
+	@echo "==> evaluating, beside plain decoding"
+	@$(BIN)/slipstream evaluate $(DRAFTER) --model $(MODEL) $(addprefix --prompts ,$(PROMPTS)) \
+	--json $(DRAFTER_RUN)/evaluation.json
+	@echo "==> writing the model card"
+	@$(BIN)/slipstream card $(DRAFTER) --training $(DRAFTER_RUN) --data $(DATA_RUN)/data \
+	--evaluation $(DRAFTER_RUN)/evaluation.json
 
 # Tests that compare times run first and alone; the others share the cores.
 test: install-dev model

@@ -26,7 +26,7 @@ def main() -> None:
     factory = ModelFactory(settings_from_flat({}).model)
     print("running  steps  ms per step  recording, us per step  share  bytes per step")
     for running in args.running:
-        settings = settings_from_flat({"max_num_seqs": running})
+        settings = settings_from_flat({"max_num_seqs": running, "speculative_config": {"method": "ngram"}})
         prompts = random_tokens(running, 32, factory.vocab_size, 0).take(running)
         sampling = SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True)
         workload = [BenchRequest(prompt.token_ids or (), sampling) for prompt in prompts]

@@ -110,7 +110,9 @@ class EngineProcess:
 
 def serve(variant: str, port: int) -> None:
     """One server; the two differ in the backend alone."""
-    settings = settings_from_flat({"max_num_seqs": 32, "max_model_len": 1024})
+    settings = settings_from_flat(
+        {"max_num_seqs": 32, "max_model_len": 1024, "speculative_config": {"method": "ngram"}}
+    )
     source = open_model(settings.model.model, progress=False)
     backend: EngineBackend
     if variant == "process":

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import importlib
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -31,6 +32,7 @@ LAB_COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("slipstream.training.train_command", "Train a DSpark or DFlash drafter for a model."),
     "calibrate": ("slipstream.training.calibrate_command", "Fit a drafter's confidences to what the target accepts."),
     "evaluate": ("slipstream.training.evaluate_command", "Measure a drafter on prompt sets: acceptance and speed."),
+    "card": ("slipstream.training.card_command", "Write a drafter's model card from its record and its measurements."),
 }
 """Command -> the module that has its `add_arguments(parser)` and `run(args) -> int`, and its line in `--help`."""
 
@@ -64,6 +66,7 @@ def _run(arguments: list[str]) -> int:
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(_unknown_flag(unknown[0], args.command_parser))
+    args.command_line = shlex.join(["slipstream", *arguments])  # figures that are kept say what made them
     command: Callable[[argparse.Namespace], int | None] = args.run
     return command(args) or 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -15,6 +16,7 @@ from slipstream.config import (
     SchedulerSettings,
     SettingError,
     Settings,
+    SpeculativeSettings,
     check_settings,
     resolve_settings,
 )
@@ -30,14 +32,22 @@ from slipstream.scheduler.cost_table import CostTable, Provenance
 from slipstream.scheduler.layouts import NO_LAYOUT
 from slipstream.simulation.record_to import RecordTo
 from slipstream.simulation.recorder import scheduler_with
+from slipstream.speculation.choice import choose_speculation
+from slipstream.speculation.serving import DrafterSource
+from slipstream.speculation.shipped import SHIPPED_FOLDER
 
 
 class ModelFactory:
     """Systems around one model. Model settings must not differ between them."""
 
-    def __init__(self, settings: ModelSettings, *, progress: bool = True) -> None:
-        """Opens the model; its weights are read with the first system. Raises ModelLoadError."""
+    def __init__(self, settings: ModelSettings, *, progress: bool = True, shipped: Path = SHIPPED_FOLDER) -> None:
+        """Opens the model; its weights are read with the first system. Raises ModelLoadError.
+
+        Args:
+            shipped: where the drafters of the package lie.
+        """
         self._settings = settings
+        self._shipped = shipped
         self._source = open_model(settings.model, progress=progress)
         self._loaded: Decoder | None = None
         self._measured: dict[SchedulerConfig, CostTable] = {}
@@ -72,10 +82,8 @@ class ModelFactory:
         """See SystemFactory."""
         check_settings(settings)
         decoder = self._decoder()
-        drafter = chosen_drafter(settings, texts, self.vocab_size, luck_seed)
-        if drafter is not None:
-            drafter.check_target(self._source)
-            settings = replace(settings, speculative=drafter.settings)
+        drafter = chosen_drafter(settings, texts, self.vocab_size, luck_seed, self._choose)
+        settings = replace(settings, speculative=None if drafter is None else drafter.settings)
         facts = model_facts(self._source, settings, decoder.device, drafter)
         config = resolve_settings(settings, facts, NO_LAYOUT if drafter is None else drafter.layout).scheduler
         executor = executor_around(decoder, config.num_kv_blocks, config.block_size, drafter)
@@ -96,9 +104,8 @@ class ModelFactory:
 
     def config(self, settings: Settings) -> SchedulerConfig:
         """What the scheduler of such a system is built from."""
-        drafter = chosen_drafter(settings, {}, self.vocab_size, 0)
-        if drafter is not None:
-            settings = replace(settings, speculative=drafter.settings)
+        drafter = chosen_drafter(settings, {}, self.vocab_size, 0, self._choose)
+        settings = replace(settings, speculative=None if drafter is None else drafter.settings)
         facts = model_facts(self._source, settings, self._decoder().device, drafter)
         return resolve_settings(settings, facts, NO_LAYOUT if drafter is None else drafter.layout).scheduler
 
@@ -106,6 +113,12 @@ class ModelFactory:
     def provenance(self) -> Provenance:
         """Of what is measured here and now."""
         return measured_here(self._source.name, self._settings)
+
+    def _choose(self, settings: SpeculativeSettings | None) -> DrafterSource | None:
+        def weights() -> str | None:
+            return self._decoder().source_fingerprint
+
+        return choose_speculation(settings, self._source, folder=self._shipped, weights=weights).drafter
 
     def _costs(self, settings: SchedulerSettings, config: SchedulerConfig, executor: TorchExecutor) -> CostTable | None:
         """As at the start of a server, but measured once for systems of equal sizes, and not corrected while they run:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from slipstream.bench.arrivals import Arrivals
@@ -17,6 +17,7 @@ from slipstream.config import (
     SchedulerConfig,
     SettingError,
     Settings,
+    SpeculativeSettings,
     check_settings,
     resolve_settings,
 )
@@ -108,16 +109,22 @@ def recorded(
     return System(engine, recorder, recording)
 
 
-def chosen_drafter(settings: Settings, texts: KnownTexts, vocab_size: int, luck_seed: int) -> DrafterSource | None:
+def chosen_drafter(
+    settings: Settings,
+    texts: KnownTexts,
+    vocab_size: int,
+    luck_seed: int,
+    choose: Callable[[SpeculativeSettings | None], DrafterSource | None],
+) -> DrafterSource | None:
     """The drafter that settings name, the forced one included, which only works offline.
 
-    Raises:
-        SettingError, ModelLoadError: as `open_drafter`.
+    Args:
+        choose: gives any other (speculation/choice.py).
     """
     forced = forced_drafter(settings, texts, vocab_size, luck_seed)
     if forced is not None and settings.speculative is not None:
         return PlainSource(settings.speculative, forced)
-    return open_drafter(settings.speculative)
+    return choose(settings.speculative)
 
 
 class ScriptedFactory:
@@ -140,8 +147,9 @@ class ScriptedFactory:
     def build(self, settings: Settings, texts: KnownTexts, luck_seed: int, record: RecordTo | None = None) -> System:
         """See SystemFactory."""
         check_settings(settings)
-        drafter = chosen_drafter(settings, texts, self.vocab_size, luck_seed)
+        drafter = chosen_drafter(settings, texts, self.vocab_size, luck_seed, open_drafter)
         layout = NO_LAYOUT if drafter is None else drafter.layout
+        settings = replace(settings, speculative=None if drafter is None else drafter.settings)
         facts = ModelFacts(SCRIPTED_MAX_LEN, kv_bytes_per_token=8)
         config = resolve_settings(settings, facts, layout).scheduler
         executor = ScriptedExecutor(

@@ -11,6 +11,8 @@ from typing import Any
 
 from slipstream.config.draft_schedule import check_draft_schedule
 from slipstream.config.settings import (
+    AUTO_METHOD,
+    BLOCK_DRAFTERS,
     CHAINABLE,
     COMPOSITIONS,
     COUPLED,
@@ -37,9 +39,11 @@ _SCHEDULE = "num_speculative_tokens_per_batch_size"
 
 
 def parse_speculative_config(text: str) -> SpeculativeSettings | None:
-    """Read `--speculative-config`; `{}` or `none` switches speculation off."""
+    """Read `--speculative-config`; `{}` or `none` switches speculation off, `auto` takes what ships for the target."""
     if text.strip() in ("", "none", "null", "{}"):
         return None
+    if text.strip() == AUTO_METHOD:
+        return SpeculativeSettings(method=AUTO_METHOD)
     try:
         value = json.loads(text)
     except RecursionError:
@@ -47,7 +51,7 @@ def parse_speculative_config(text: str) -> SpeculativeSettings | None:
     except ValueError as error:  # broken JSON, or a whole number of thousands of digits
         raise SettingError(
             f"--speculative-config is not JSON ({error}); "
-            'write for example \'{"method": "ngram", "num_speculative_tokens": 5}\', or none'
+            'write for example \'{"method": "ngram", "num_speculative_tokens": 5}\', auto, or none'
         ) from None
     if not isinstance(value, dict):
         raise SettingError(f"--speculative-config must be a JSON object, got {shown(value)}")
@@ -209,8 +213,10 @@ def _check_drafter_model(speculative: SpeculativeSettings) -> None:
     flag, method = "--speculative-config", speculative.method
     _check_judging(speculative)
     _check_chain(speculative)
-    if method in MODEL_DRAFTERS or not set(MODEL_DRAFTERS).isdisjoint(speculative.drafters):
-        if speculative.model is None or not speculative.model.strip():
+    methods = {method, *speculative.drafters}
+    if not methods.isdisjoint(MODEL_DRAFTERS):
+        may_be_open = not methods.isdisjoint(BLOCK_DRAFTERS)  # then it is the one that ships for the target
+        if not may_be_open if speculative.model is None else not speculative.model.strip():
             raise SettingError(f"{flag}: method {method!r} needs a model, the drafter's")
         return
     if speculative.model is not None:

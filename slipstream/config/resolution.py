@@ -140,7 +140,7 @@ class _Resolver:
             self._note(name, value, "default" if value == default else "user", "")
         self._note_brains()
         if speculative is None:
-            self._note("speculation", "off", "derived", "no speculative config")
+            self._note("speculation", "off", "derived", "nothing drafts")
         else:
             what = f"{speculative.method}, at most {most} drafts per request and step"
             self._note("speculation", "on", "derived", what)

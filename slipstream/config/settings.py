@@ -17,7 +17,8 @@ PROFILE_COSTS = "profile"
 BLOCK_DRAFTERS = ("dflash", "dspark")
 MODEL_DRAFTERS = (*BLOCK_DRAFTERS, "draft_model")
 CHAINABLE = ("ngram", *MODEL_DRAFTERS)
-SPECULATIVE_METHODS = (*CHAINABLE, "chain", "forced")
+AUTO_METHOD = "auto"
+SPECULATIVE_METHODS = (*CHAINABLE, "chain", "forced", AUTO_METHOD)
 COUPLED, STANDARD_REJECTION = "coupled", "standard"
 REJECTION_SAMPLE_METHODS = (COUPLED, STANDARD_REJECTION)
 DRAFT_SAMPLE_METHODS = ("coupled", "probabilistic", "greedy")
@@ -117,10 +118,11 @@ class SpeculativeSettings:
     """`--speculative-config`, a JSON object with vLLM's key names.
 
     Attributes:
-        method: one of SPECULATIVE_METHODS.
+        method: one of SPECULATIVE_METHODS; AUTO_METHOD takes what ships for the target (speculation/choice.py).
         num_speculative_tokens: K, most drafts per request per step; None takes what a block drafter was trained for,
             and DEFAULT_SPECULATIVE_TOKENS for other methods.
-        model: directory of the drafter, for MODEL_DRAFTERS; of `draft_model`, whatever `--model` takes.
+        model: directory or name of the drafter, for MODEL_DRAFTERS; of `draft_model`, whatever `--model` takes. None
+            takes the block drafter that ships for the target.
         drafters: of `chain`: two or more of CHAINABLE; each request takes the first that has drafts for it.
         rejection_sample_method: how drafts are judged at temperatures above 0: `coupled`, accepted when equal to the
             target's own sample, so that the text is the one without speculation; or `standard`, vLLM's name for the

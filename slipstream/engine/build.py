@@ -39,8 +39,9 @@ from slipstream.scheduler.layouts import NO_LAYOUT
 from slipstream.scheduler.stopping import TokenStopChecker
 from slipstream.simulation.record_to import RecordTo
 from slipstream.simulation.recorder import Recorder, scheduler_with
-from slipstream.speculation.registry import open_drafter
+from slipstream.speculation.choice import choose_speculation
 from slipstream.speculation.serving import DrafterSource
+from slipstream.speculation.shipped import SHIPPED_FOLDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ def build_engine(
     progress: bool = False,
     announce: Callable[[Resolution], None] | None = None,
     record: RecordTo | None = None,
+    shipped: Path = SHIPPED_FOLDER,
 ) -> BuiltEngine:
     """Check settings, open the model, resolve, load weights, allocate KV.
 
@@ -72,6 +74,7 @@ def build_engine(
         progress: show bars while fetching and loading.
         announce: hears the resolution before the weights are loaded.
         record: where to record every step; None for nowhere. The recording ends when the engine is closed.
+        shipped: where the drafters of the package lie.
 
     Raises:
         SettingError: a setting that cannot work; before anything is loaded. ModelLoadError: the model cannot be used.
@@ -80,14 +83,14 @@ def build_engine(
     if record is not None:
         record.check()
     device = resolve_device(settings.model.device)
-    drafter = open_drafter(settings.speculative)
     source = open_model(settings.model.model, progress=progress)
-    if drafter is not None:
-        drafter.check_target(source)
-        settings = dataclasses.replace(settings, speculative=drafter.settings)
+    speculation = choose_speculation(settings.speculative, source, folder=shipped)
+    drafter = speculation.drafter
+    settings = dataclasses.replace(settings, speculative=speculation.settings)
     facts = model_facts(source, settings, device, drafter)
     resolution = resolve_settings(settings, facts, NO_LAYOUT if drafter is None else drafter.layout)
-    resolution = dataclasses.replace(resolution, report=(*_model_rows(settings, source, device), *resolution.report))
+    report = (*_model_rows(settings, source, device), speculation.as_setting(), *resolution.report)
+    resolution = dataclasses.replace(resolution, report=report)
     here = measured_here(source.name, settings.model)
     costs = stated_costs(settings.scheduler, here)
     resolution = costs.noted(resolution)

@@ -82,7 +82,8 @@ def add_engine_arguments(parser: argparse.ArgumentParser, title: str = "engine")
         flag_of(SPECULATIVE_CONFIG),
         metavar="JSON",
         default=argparse.SUPPRESS,
-        help='a JSON object such as \'{"method": "ngram", "num_speculative_tokens": 5}\', or none',
+        help='a JSON object such as \'{"method": "ngram", "num_speculative_tokens": 5}\', or none (default: auto, the '
+        "drafter that ships for the model, else n-grams)",
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slipstream.config import (
+    AUTO_METHOD,
     CacheSettings,
     ModelSettings,
     SchedulerSettings,
@@ -19,14 +20,13 @@ from slipstream.config import (
 )
 
 SPECULATIVE_CONFIG = "speculative_config"
-DEFAULT_SPECULATION = SpeculativeSettings(method="ngram")
 
 
 def settings_from_flat(values: Mapping[str, Any]) -> Settings:
     """Build the tree from `{"max_num_seqs": 8, "speculative_config": {...}, …}`; what is not named keeps its default.
 
-    `speculative_config` is a mapping, JSON text, SpeculativeSettings, or None for none; when it is not named,
-    n-gram speculation is on.
+    `speculative_config` is a mapping, JSON text, SpeculativeSettings, or None for none; when it is not named it is
+    `auto`: the drafter that ships for the model, else n-grams.
 
     Raises:
         SettingError: an unknown name, or a speculative config that cannot work.
@@ -45,7 +45,7 @@ def settings_from_flat(values: Mapping[str, Any]) -> Settings:
         model=ModelSettings(**parts["model"]),
         cache=CacheSettings(**parts["cache"]),
         scheduler=SchedulerSettings(**parts["scheduler"]),
-        speculative=_speculative(values.get(SPECULATIVE_CONFIG, DEFAULT_SPECULATION)),
+        speculative=_speculative(values.get(SPECULATIVE_CONFIG, AUTO_METHOD)),
     )
 
 

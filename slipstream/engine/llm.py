@@ -110,7 +110,8 @@ class LLM:
             model: the embedded model's name, a `.gguf` file, or a Hugging Face directory.
             seed: makes the seeds of unseeded requests repeatable.
             progress: show bars while fetching and loading.
-            settings: by name, as the flags without their dashes: `max_num_seqs=8`, `speculative_config={…}`.
+            settings: by name, as the flags without their dashes: `max_num_seqs=8`, `speculative_config={…}`. What ships
+                for the model speculates unless `speculative_config=None`.
 
         Raises:
             SettingError: a setting that cannot work. ModelLoadError: the model cannot be used.

@@ -22,7 +22,7 @@ from slipstream.lab.fitted_costs import fit_costs, mean_error
 from slipstream.lab.modelled_run import Model, run_model
 from slipstream.lab.recorded_steps import recorded_run, recorded_steps
 from slipstream.scheduler.cost_table import CostTable
-from slipstream.scheduler.layouts import layout_for
+from slipstream.scheduler.layouts import LAYOUTS, DraftLayout, layout_for
 from slipstream.simulation.pool_size import check_pool_size
 from slipstream.simulation.recorded_requests import recorded_parts
 from slipstream.simulation.recording import CostsSet, Header, Planned, Recording
@@ -84,9 +84,18 @@ def changed(header: Header, assignments: Sequence[str]) -> Change:
         )
     model = dataclasses.replace(settings.model, max_model_len=header.config.max_model_len)
     settings = dataclasses.replace(settings, model=model, cache=cache)
-    config = resolve_settings(settings, header.facts, layout_for(settings.speculative)).scheduler
+    config = resolve_settings(settings, header.facts, _layout(header, settings)).scheduler
     check_pool_size(config)
     return Change(", ".join(assignments), settings, config, cost_table)
+
+
+def _layout(header: Header, settings: Settings) -> DraftLayout:
+    """That of the recorded run while the method is the same: a checkpoint or the parts of a chain decided it."""
+    recorded = None if header.settings is None else header.settings.speculative
+    method = None if settings.speculative is None else settings.speculative.method
+    if recorded is not None and recorded.method == method and method != "forced":
+        return LAYOUTS[header.config.layout_name]
+    return layout_for(settings.speculative)
 
 
 def _pool(header: Header, cache: CacheSettings) -> int:

@@ -65,6 +65,13 @@ class ModelSource:
                 bar.advance(task)
         return weights
 
+    def fingerprint(self) -> str:
+        """Of the weights as they are stored (models/fingerprint.py); reads them all. Raises ModelLoadError."""
+        found = WeightFingerprint()
+        for name, values in self.tensors():
+            found.add(name, values)
+        return found.value()
+
 
 def open_model(model: str, *, progress: bool = True) -> ModelSource:
     """Find a model and check everything about it but the values of its weights.

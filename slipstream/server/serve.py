@@ -139,7 +139,8 @@ def speculation_line(resolution: Resolution) -> str:
     """One line: method, K, on or off and why."""
     speculative = resolution.settings.speculative
     if speculative is None:
-        return "Speculation: off because --speculative-config is none"
+        why = next((row.reason for row in resolution.report if row.name == "speculative_config"), "")
+        return f"Speculation: off because {why or '--speculative-config is none'}"
     return (
         f"Speculation: on, method {speculative.method}, K = {speculative.num_drafts}, "
         f"draft budget {resolution.settings.scheduler.draft_budget}"

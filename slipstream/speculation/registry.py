@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
-from slipstream.config import SettingError, SpeculativeSettings, check_speculative
+from slipstream.config import AUTO_METHOD, SettingError, SpeculativeSettings, check_speculative
 from slipstream.speculation.ngram import NgramDrafter
 from slipstream.speculation.serving import DrafterSource
 from slipstream.speculation.sources import PlainSource, open_block_drafter, open_chain, open_draft_model
@@ -12,6 +13,11 @@ from slipstream.speculation.sources import PlainSource, open_block_drafter, open
 
 def _open_ngram(settings: SpeculativeSettings) -> DrafterSource:
     return PlainSource(settings, NgramDrafter(settings.prompt_lookup_min, settings.prompt_lookup_max))
+
+
+def _open_auto(settings: SpeculativeSettings) -> DrafterSource:
+    """What drafts for a target that nothing is known of; for one that is known, see choice.py."""
+    return _open_ngram(dataclasses.replace(settings, method="ngram"))
 
 
 def _refuse_forced(settings: SpeculativeSettings) -> DrafterSource:
@@ -32,6 +38,7 @@ BUILDERS: dict[str, Callable[[SpeculativeSettings], DrafterSource]] = {
     "draft_model": open_draft_model,
     "chain": _open_chain,
     "forced": _refuse_forced,
+    AUTO_METHOD: _open_auto,
 }
 
 

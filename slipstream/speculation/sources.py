@@ -206,7 +206,9 @@ def open_block_drafter(settings: SpeculativeSettings) -> BlockDrafterSource:
         SettingError: it is of another method, or was trained for fewer drafts or positions than asked for.
         ModelLoadError: it cannot be used.
     """
-    checkpoint = open_drafter_checkpoint(Path(os.path.expanduser(settings.model or "")))
+    if settings.model is None:
+        raise SettingError(f"{_FLAG}: method {settings.method!r} needs a model, the folder of a drafter")
+    checkpoint = open_drafter_checkpoint(Path(os.path.expanduser(settings.model)))
     config = checkpoint.config
     if config.algorithm.value != settings.method:
         raise SettingError(

@@ -117,7 +117,7 @@ def _run(args: argparse.Namespace, temperatures: list[float], bar: StageBar) -> 
     if args.json is not None:
         Path(args.json).write_text(json.dumps([r.to_json() for r in results], indent=2) + "\n", encoding="utf-8")
     if not args.dry_run:
-        _write(checkpoint, results)
+        _write(checkpoint, results, args.command_line)
     return 0
 
 
@@ -136,7 +136,7 @@ def _print(results: list[CalibrationResult]) -> None:
         console.print(table)
 
 
-def _write(checkpoint: DrafterCheckpoint, results: list[CalibrationResult]) -> None:
+def _write(checkpoint: DrafterCheckpoint, results: list[CalibrationResult], command_line: str) -> None:
     import torch
 
     from slipstream.speculation.drafter_config import Calibration
@@ -147,6 +147,7 @@ def _write(checkpoint: DrafterCheckpoint, results: list[CalibrationResult]) -> N
     kept = {c.temperature: c for c in checkpoint.config.calibrations} | fitted
     record: dict[str, Any] = dict(checkpoint.config.training)
     record["calibration"] = [result.to_json() for result in results]
+    record["calibrated_by"] = command_line
     config = dataclasses.replace(checkpoint.config, calibrations=tuple(kept[t] for t in sorted(kept)), training=record)
     tensors = checkpoint.load(EXPORT_TYPE, torch.device("cpu")).state_dict()
     write_drafter(checkpoint.directory, config, tensors)

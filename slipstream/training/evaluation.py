@@ -1,21 +1,24 @@
-"""A drafter on a prompt set: drafted and plain decoding take turns, so that both see the same machine."""
+"""Ways of drafting on prompt sets: they and plain decoding take turns, so that all see the same machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from slipstream.bench.in_process import BenchRequest
 from slipstream.bench.model_systems import ModelFactory
-from slipstream.config import ModelSettings, SpeculativeSettings
+from slipstream.config import Settings, SpeculativeSettings
 from slipstream.request import SamplingParams
-from slipstream.training.measured_decoding import Decoding, measuring_settings, slices
+from slipstream.training.measured_decoding import Decoding, slices
 from slipstream.training.reliability import Reliability, reliability
 
 COLUMNS = (
     "prompts",
     "T",
+    "at once",
+    "drafts by",
     "texts",
     "length",
     "tok/s",
@@ -27,6 +30,7 @@ COLUMNS = (
     "loops",
     "repeated",
 )
+WARM_UP_TOKENS = 8
 _UNKNOWN = "–"
 
 
@@ -39,10 +43,25 @@ class PromptSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Figures of one set.
+class Conditions:
+    """Under which a set is decoded.
 
     Attributes:
+        concurrency: requests at a time. max_tokens: of an answer; EOS ends it before. seed: of sampled answers.
+    """
+
+    temperature: float
+    concurrency: int
+    max_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Figures of one way of drafting on one set.
+
+    Attributes:
+        method: the way's name.
         acceptance_length: mean tokens per decode step, steps without drafts included. conditional, cumulative: by
             position.
         tokens_per_s, plain_tokens_per_s: output tokens per second of both ways; the same texts.
@@ -55,6 +74,8 @@ class Evaluation:
 
     name: str
     temperature: float
+    concurrency: int
+    method: str
     num_prompts: int
     num_tokens: int
     acceptance_length: float | None
@@ -81,6 +102,8 @@ class Evaluation:
         return (
             self.name,
             f"{self.temperature:g}",
+            str(self.concurrency),
+            self.method,
             str(self.num_prompts),
             _text(self.acceptance_length, 3),
             _text(self.tokens_per_s, 1),
@@ -94,12 +117,13 @@ class Evaluation:
         )
 
     def position_row(self, depth: int) -> tuple[str, ...]:
-        """Name, temperature, and "conditional / cumulative" of `depth` positions."""
+        """Name, temperature, concurrency, way, and "conditional / cumulative" of `depth` positions."""
         cells = [
             f"{_text(given, 3)} / {_text(whole, 3)}"
             for given, whole in zip(self.conditional, self.cumulative, strict=True)
         ]
-        return (self.name, f"{self.temperature:g}", *cells, *[""] * (depth - len(cells)))
+        head = (self.name, f"{self.temperature:g}", str(self.concurrency), self.method)
+        return (*head, *cells, *[""] * (depth - len(cells)))
 
     def to_json(self) -> dict[str, Any]:
         """All figures."""
@@ -114,46 +138,86 @@ class Evaluation:
         return values
 
 
+@dataclass(frozen=True, slots=True)
+class SetMean:
+    """Unweighted means over sets of one way under the same conditions; None where no set has the figure."""
+
+    temperature: float
+    concurrency: int
+    method: str
+    num_sets: int
+    acceptance_length: float | None
+    speed_up: float | None
+
+    def row(self) -> tuple[str, ...]:
+        """Cells under COLUMNS."""
+        head = ("mean of sets", f"{self.temperature:g}", str(self.concurrency), self.method, "")
+        figures = (_text(self.acceptance_length, 3), "", "", _text(self.speed_up, 2))
+        return (*head, *figures, *[""] * (len(COLUMNS) - len(head) - len(figures)))
+
+
 def evaluate(
     factory: ModelFactory,
-    model: ModelSettings,
-    speculative: SpeculativeSettings,
+    settings: Settings,
+    ways: Mapping[str, SpeculativeSettings],
     prompts: PromptSet,
+    conditions: Conditions,
     *,
-    temperature: float,
-    max_tokens: int,
-    concurrency: int,
-    seed: int,
     with_plain: bool,
     on_progress: Callable[[int], None] = lambda done: None,
-) -> Evaluation:
-    """Decode a set. EOS ends an answer. The two ways take turns at a few prompts each, and in who begins."""
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature)
+) -> list[Evaluation]:
+    """Decode a set in each way. All take turns at a few prompts each, and in who begins.
+
+    Args:
+        settings: of every engine, but for what drafts.
+        ways: by name.
+    """
+    sampling = SamplingParams(max_tokens=conditions.max_tokens, temperature=conditions.temperature)
     requests = [
-        BenchRequest(tuple(factory.encode_chat(text)), sampling, seed + i) for i, text in enumerate(prompts.texts)
+        BenchRequest(tuple(factory.encode_chat(text)), sampling, conditions.seed + i)
+        for i, text in enumerate(prompts.texts)
     ]
-    drafted = Decoding(factory, measuring_settings(model, speculative, concurrency, verify_all=True))
-    plain = Decoding(factory, measuring_settings(model, None, concurrency, verify_all=True)) if with_plain else None
-    done = same = 0
-    for turn, part in enumerate(slices(requests, 2 * concurrency)):
-        ways = [drafted] if plain is None else [drafted, plain] if turn % 2 else [plain, drafted]
-        texts = [[record.token_ids for record in way.run(part, concurrency).requests] for way in ways]
-        same += sum(a == b for a, b in zip(texts[0], texts[-1], strict=True))
+    decodings = {name: Decoding(factory, replace(settings, speculative=way)) for name, way in ways.items()}
+    plain = Decoding(factory, replace(settings, speculative=None)) if with_plain else None
+    everyone = [*decodings.values(), *([] if plain is None else [plain])]
+    for decoding in everyone:
+        decoding.warm_up(replace(requests[0], sampling=replace(sampling, max_tokens=WARM_UP_TOKENS)))
+    done = 0
+    same = dict.fromkeys(decodings, 0)
+    for turn, part in enumerate(slices(requests, 2 * conditions.concurrency)):
+        first = turn % len(everyone)
+        texts = {
+            id(decoding): [record.token_ids for record in decoding.run(part, conditions.concurrency).requests]
+            for decoding in (*everyone[first:], *everyone[:first])
+        }
+        for name, decoding in decodings.items():
+            other = texts[id(decoding if plain is None else plain)]
+            same[name] += sum(a == b for a, b in zip(texts[id(decoding)], other, strict=True))
         done += len(part)
         on_progress(done)
-    tally = drafted.tally
-    outcomes = drafted.outcomes()
+    return [
+        _evaluation(name, decoding, plain, prompts, conditions, same[name] / len(requests))
+        for name, decoding in decodings.items()
+    ]
+
+
+def _evaluation(
+    method: str, drafted: Decoding, plain: Decoding | None, prompts: PromptSet, conditions: Conditions, same: float
+) -> Evaluation:
+    tally, outcomes = drafted.tally, drafted.outcomes()
     return Evaluation(
         name=prompts.name,
-        temperature=temperature,
-        num_prompts=len(requests),
+        temperature=conditions.temperature,
+        concurrency=conditions.concurrency,
+        method=method,
+        num_prompts=len(prompts.texts),
         num_tokens=tally.num_tokens,
         acceptance_length=tally.acceptance_length,
         conditional=tally.conditional_acceptance(),
         cumulative=tally.cumulative_acceptance(),
         tokens_per_s=tally.tokens_per_s,
         plain_tokens_per_s=None if plain is None else plain.tally.tokens_per_s,
-        same_texts=None if plain is None else same / len(requests),
+        same_texts=None if plain is None else same,
         calibration=reliability(outcomes) if len(outcomes) else None,
         num_loops=tally.num_loops,
         repeated=tally.repetition / tally.num_texts,
@@ -161,18 +225,20 @@ def evaluate(
     )
 
 
-def means(found: Sequence[Evaluation]) -> list[tuple[str, ...]]:
-    """One row per temperature with several sets: unweighted means over sets."""
-    rows = []
-    for temperature in sorted({evaluation.temperature for evaluation in found}):
-        mine = [evaluation for evaluation in found if evaluation.temperature == temperature]
-        if len(mine) > 1:
-            lengths = [e.acceptance_length for e in mine if e.acceptance_length is not None]
-            ratios = [e.speed_up for e in mine if e.speed_up is not None]
-            length = _text(sum(lengths) / len(lengths) if lengths else None, 3)
-            ratio = _text(sum(ratios) / len(ratios) if ratios else None, 2)
-            rows.append(("mean of sets", f"{temperature:g}", "", length, "", "", ratio, *[""] * (len(COLUMNS) - 7)))
-    return rows
+def means(found: Sequence[Evaluation]) -> list[SetMean]:
+    """One per way and conditions, in the order in which they were measured."""
+    groups: dict[tuple[float, int, str], list[Evaluation]] = {}
+    for evaluation in found:
+        groups.setdefault((evaluation.temperature, evaluation.concurrency, evaluation.method), []).append(evaluation)
+    return [
+        SetMean(*key, len(group), _mean([e.acceptance_length for e in group]), _mean([e.speed_up for e in group]))
+        for key, group in groups.items()
+    ]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _text(value: float | None, digits: int) -> str:

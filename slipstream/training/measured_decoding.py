@@ -13,7 +13,14 @@ from slipstream.bench.in_process import BenchRequest, InProcessLoad
 from slipstream.bench.model_systems import ModelFactory
 from slipstream.bench.records import RunRecord
 from slipstream.bench.systems import System
-from slipstream.config import NO_COST_TABLE, ModelSettings, SchedulerSettings, Settings, SpeculativeSettings
+from slipstream.config import (
+    NO_COST_TABLE,
+    PROFILE_COSTS,
+    ModelSettings,
+    SchedulerSettings,
+    Settings,
+    SpeculativeSettings,
+)
 from slipstream.training.outcomes import OutcomeCollector, Outcomes
 from slipstream.training.repetition import loop_start, repeated_share
 
@@ -100,7 +107,7 @@ class Tally:
 
 
 class Decoding:
-    """An engine with one way of drafting; all drafts are verified, whatever they are worth."""
+    """An engine with one way of drafting."""
 
     def __init__(self, factory: ModelFactory, settings: Settings) -> None:
         self.system: System = factory.build(settings, {}, 0)
@@ -108,6 +115,12 @@ class Decoding:
         self.collector = OutcomeCollector(depth)
         self.system.recorder.on_ran = self.collector.hear
         self.tally = Tally()
+
+    def warm_up(self, request: BenchRequest) -> None:
+        """Serve a request that counts nowhere."""
+        self.system.recorder.on_ran = lambda plan, result: None
+        InProcessLoad(self.system.engine, self.system.recorder).run([request], closed_loop(1, 1))
+        self.system.recorder.on_ran = self.collector.hear
 
     def run(self, requests: Sequence[BenchRequest], concurrency: int) -> RunRecord:
         """Serve requests with so many at a time, and count them."""
@@ -133,6 +146,11 @@ def measuring_settings(
         max_num_seqs=concurrency, cost_table=NO_COST_TABLE, verification="fixed" if verify_all else "confidence"
     )
     return Settings(model=model, scheduler=scheduler, speculative=speculative)
+
+
+def serving_settings(model: ModelSettings, profile_seconds: float) -> Settings:
+    """Settings of `slipstream serve`, without speculation: steps are decided by the costs that are measured here."""
+    return Settings(model=model, scheduler=SchedulerSettings(cost_table=PROFILE_COSTS, profile_seconds=profile_seconds))
 
 
 def slices(requests: Sequence[BenchRequest], size: int) -> list[Sequence[BenchRequest]]:

@@ -19,11 +19,14 @@ SECTIONS: dict[str, type[DataSettings | DrafterShape | TrainSettings | LossWeigh
     "train": TrainSettings,
     "loss": LossWeights,
 }
+EXTENDS = "extends"
 _MAX_TEMPERATURE = 2.0
 
 
 def read_recipe(path: Path | None, changes: Mapping[str, str] | None = None) -> Recipe:
     """The recipe of a file (None: all defaults), with single values changed.
+
+    A file with `extends = "other.toml"`, a path from its own folder, changes single keys of that one.
 
     Args:
         changes: `section.key` -> its value as TOML, such as `{"train.num_steps": "100"}`.
@@ -31,17 +34,35 @@ def read_recipe(path: Path | None, changes: Mapping[str, str] | None = None) -> 
     Raises:
         SettingError: names the file, the key and what would work.
     """
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SettingError(f"cannot read the recipe {path}: {error}") from None
+    values: dict[str, Any] = {} if path is None else _read(path)
     for name, text in (changes or {}).items():
         _change(values, name, text)
     top = Section("the recipe", values, tuple(SECTIONS))
     train = _train(_section(top, "train"), _loss(_section(top, "loss")))
     return Recipe(data=_data(_section(top, "data")), drafter=_drafter(_section(top, "drafter")), train=train)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    values = _parsed(path)
+    base = values.pop(EXTENDS, None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise SettingError(f"the recipe {path}: {EXTENDS} must be the path of another recipe, got {base!r}")
+    merged = _parsed(path.parent / base)
+    if EXTENDS in merged:
+        raise SettingError(f"the recipe {path} extends {base}, which extends another; name that one")
+    for name, section in values.items():
+        below = merged.get(name)
+        merged[name] = below | section if isinstance(below, dict) and isinstance(section, dict) else section
+    return merged
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingError(f"cannot read the recipe {path}: {error}") from None
 
 
 def _change(values: dict[str, Any], name: str, text: str) -> None:

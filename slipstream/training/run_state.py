@@ -80,17 +80,17 @@ class RunFile:
             ) from None
         if found != self._identity:
             raise SettingError(
-                f"{self.path} is of a run with other settings ({_difference(found, self._identity)}); give another "
-                "--output, or remove it to begin anew"
+                f"{self.path} is of a run with other settings ({first_difference(found, self._identity)}); "
+                "give another --output, or remove it to begin anew"
             )
         history = History(values["training"], values["held_out"])
         return RunState(values["step"], values["model"], values["optimizer"], history, values["pending"])
 
 
-def _difference(old: object, new: object, name: str = "") -> str:
-    """The first difference between two JSON values."""
+def first_difference(old: object, new: object, name: str = "") -> str:
+    """The first difference between two JSON values, in words."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}, key=str):
             if old.get(key) != new.get(key):
-                return _difference(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
+                return first_difference(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
     return f"{name} was {old!r:.80}, is {new!r:.80}"

@@ -14,12 +14,28 @@ from torch import Tensor
 
 from slipstream.config import SettingError
 from slipstream.training.corpus import Dialogue
+from slipstream.training.run_state import first_difference
 from slipstream.training.target_states import TargetReader, TokenStates, join_states
+
+PROGRESS_FILE = "progress.json"
 
 
 def state_bytes(num_tokens: int, num_layers: int, hidden_size: int, dtype: torch.dtype) -> int:
     """Bytes of the states of so many tokens: tapped layers, final state, log normaliser, likeliest token."""
     return num_tokens * ((num_layers + 1) * hidden_size * dtype.itemsize + 8)
+
+
+def check_states(folder: Path, identity: dict[str, Any]) -> None:
+    """Refuse a folder that does not hold the states of `identity` (see StateCache). Raises SettingError."""
+    path = folder / PROGRESS_FILE
+    if not path.is_file():
+        raise SettingError(f"--states {folder}: no target states are here; name the folder `states` of a training run")
+    found = json.loads(path.read_text(encoding="utf-8"))["identity"]
+    if found != identity:
+        raise SettingError(
+            f"--states {folder}: these are other states ({first_difference(found, identity)}); share those of a run "
+            "with the same target, tapped layers and dialogues, or leave --states out"
+        )
 
 
 class StateCache:
@@ -94,7 +110,7 @@ class StateCache:
             )
 
     def _read_progress(self) -> int:
-        path = self._folder / "progress.json"
+        path = self._folder / PROGRESS_FILE
         if not path.is_file():
             return 0
         progress = json.loads(path.read_text(encoding="utf-8"))
@@ -105,7 +121,7 @@ class StateCache:
         return 0
 
     def _write_progress(self) -> None:
-        path = self._folder / "progress.json"
+        path = self._folder / PROGRESS_FILE
         part = path.with_suffix(".part")
         part.write_text(json.dumps({"identity": self._identity, "num_done": self.num_done}), encoding="utf-8")
         part.replace(path)

@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="prompts of your own, JSONL, and their share beside the recipe's kinds (default: 0.5); repeatable",
     )
     parser.add_argument("--data", metavar="FOLDER", help="dialogues of another run, instead of making them")
+    parser.add_argument(
+        "--states", metavar="FOLDER", help="target states of another run with the same dialogues and tapped layers"
+    )
     parser.add_argument("--until", choices=STAGES, default="train", help="end after this stage (default: train)")
     parser.add_argument("--until-step", type=int, metavar="N", help="end after so many steps; a later call goes on")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: auto)")
@@ -99,7 +102,8 @@ def _run(args: argparse.Namespace, recipe: Recipe, bar: StageBar) -> int:
     if args.until == "data":
         return 0
     target = TrainingTarget.load(source, device=args.device, dtype=args.dtype, num_threads=args.num_threads)
-    training = TrainRun(output, recipe, target, dialogues, Progress(bar.report))
+    states = None if args.states is None else Path(args.states)
+    training = TrainRun(output, recipe, target, dialogues, Progress(bar.report), states)
     bar.say(training.in_words())
     if args.until == "states":
         return 0

@@ -26,7 +26,7 @@ from slipstream.training.drafter_shape import choose_mask_token, drafter_config
 from slipstream.training.initial_weights import copy_target_layers, fill_random, start_markov_head
 from slipstream.training.run_state import RunFile
 from slipstream.training.settings import Recipe
-from slipstream.training.state_cache import StateCache
+from slipstream.training.state_cache import StateCache, check_states
 from slipstream.training.target import TrainingTarget
 from slipstream.training.target_states import FreshStates, StateSource, TargetReader
 from slipstream.training.trainer import Trainer
@@ -47,6 +47,7 @@ class TrainRun:
     Args:
         folder: of the run: target states, run state, drafter.
         progress: hears how far the states are.
+        states: folder with the target states of another run, to be shared; None keeps them in `folder`.
 
     Attributes:
         config: of the drafter. trainer: goes on where the run was ended.
@@ -60,8 +61,10 @@ class TrainRun:
         target: TrainingTarget,
         dialogues: Sequence[Dialogue],
         progress: Progress,
+        states: Path | None = None,
     ) -> None:
         self.folder = folder
+        self._shared_states = states
         self.recipe = recipe
         settings = recipe.train
         dialogues = [_cut(dialogue, settings.max_context) for dialogue in dialogues]
@@ -162,7 +165,10 @@ class TrainRun:
             "dtype": str(target.compute),
             "dialogues": digest(dialogues),
         }
-        cache = StateCache(self.folder / "states", dialogues, reader, _plain(identity))
+        folder = self._shared_states
+        if folder is not None:
+            check_states(folder, _plain(identity))
+        cache = StateCache(folder or self.folder / "states", dialogues, reader, _plain(identity))
         total = len(dialogues)
         progress.report(f"Target states, {cache.num_bytes / 1e9:.2f} GB", cache.num_done, total)
         cache.fill(lambda done: progress.report(f"Target states, {cache.num_bytes / 1e9:.2f} GB", done, total))

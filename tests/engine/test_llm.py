@@ -9,7 +9,7 @@ import time
 import pytest
 from engine_helpers import TEMPLATE, TOKENIZER, VOCABULARY, ScriptedText, byte_tokens, make_engine
 
-from slipstream.config import SettingError
+from slipstream.config import SettingError, SpeculativeSettings
 from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.build import BuiltEngine
 from slipstream.engine.engine import Engine
@@ -88,7 +88,8 @@ def test_closing_a_stream_aborts() -> None:
 def test_settings_by_flat_name() -> None:
     settings = settings_from_flat({"max_num_seqs": 3, "speculative_config": {"method": "ngram"}, "dtype": "float32"})
     assert settings.scheduler.max_num_seqs == 3 and settings.model.dtype == "float32"
-    assert settings_from_flat({}).speculative is not None
+    assert settings_from_flat({}).speculative == settings_from_flat({"speculative_config": "auto"}).speculative
+    assert settings_from_flat({}).speculative == SpeculativeSettings(method="auto")
     assert settings_from_flat({"speculative_config": None}).speculative is None
     with pytest.raises(SettingError, match="did you mean 'max_num_seqs'"):
         settings_from_flat({"max_num_seq": 3})

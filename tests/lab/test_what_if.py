@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli import main
-from slipstream.config import SettingError
+from slipstream.config import SettingError, SpeculativeSettings
 from slipstream.lab.fitted_costs import fit_costs
 from slipstream.lab.modelled_run import Model, run_model
 from slipstream.lab.recorded_steps import RecordedStep
@@ -59,6 +59,20 @@ def test_the_model_repeats_the_recorded_steps(recording: Recording) -> None:
     assert outcome.modelled.steps.total == pytest.approx(outcome.recorded.steps.total, rel=0.02)
     assert outcome.modelled.total_output_tokens == outcome.recorded.total_output_tokens
     assert outcome.modelled.output_throughput == pytest.approx(outcome.recorded.output_throughput, rel=0.1)
+
+
+def test_a_chain_keeps_the_layout_that_was_recorded(recording: Recording) -> None:
+    """The settings do not say it: it is that of a part, and of its checkpoint."""
+    header = recording.header
+    assert header.settings is not None
+    chain = SpeculativeSettings(method="chain", drafters=("ngram", "dspark"), model="x", num_speculative_tokens=4)
+    header = dataclasses.replace(
+        header,
+        settings=dataclasses.replace(header.settings, speculative=chain),
+        config=dataclasses.replace(header.config, layout_name="dspark_fill_in"),
+    )
+    assert changed(header, ["max_num_seqs=4"]).config.layout_name == "dspark_fill_in"
+    assert changed(header, ["method=none"]).config.num_speculative_tokens == 0
 
 
 def test_other_settings_are_those_that_were_measured_under_them(folder: Path, recording: Recording) -> None:

@@ -246,6 +246,7 @@ def test_a_run_of_the_embedded_model_replays(tmp_path: Path, lag: int) -> None:
             "commit_lag": lag,
             "cost_table": str(costs),
             "composition": "mix",
+            "speculative_config": {"method": "ngram"},
         }
     )
     built = build_engine(settings, record=RecordTo(path))

@@ -113,7 +113,7 @@ def test_the_registry_chains_what_stands_alone(tmp_path: Path) -> None:
             "follows a model is never asked",
         ),
         (SpeculativeSettings(method="chain", drafters=("ngram", "ngram")), "each may stand once"),
-        (SpeculativeSettings(method="chain", drafters=("ngram", "dspark")), "needs a model"),
+        (SpeculativeSettings(method="chain", drafters=("ngram", "draft_model")), "needs a model"),
         (SpeculativeSettings(method="ngram", drafters=("ngram", "dspark")), "belongs to the method 'chain'"),
         (SpeculativeSettings(method="chain", drafters="ngram"), "two or more of"),  # type: ignore[arg-type]
     ],

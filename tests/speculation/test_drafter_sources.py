@@ -86,7 +86,9 @@ def test_the_method_must_be_the_checkpoints(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (SpeculativeSettings(method="dspark"), "method 'dspark' needs a model"),
+        (SpeculativeSettings(method="draft_model"), "method 'draft_model' needs a model"),
+        (SpeculativeSettings(method="dspark", model=" "), "method 'dspark' needs a model"),
+        (SpeculativeSettings(method="auto", model="x"), "'auto' has no model"),
         (SpeculativeSettings(method="ngram", model="x"), "model belongs to the methods dflash, dspark, draft_model"),
         (
             SpeculativeSettings(method="dspark", model="x", draft_sample_method="topk"),

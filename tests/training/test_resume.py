@@ -14,7 +14,7 @@ import pytest
 import torch
 from models.tiny_models import write_tiny_hf_model
 from safetensors.torch import load_file
-from training.training_rig import tiny_dialogues, tiny_run, tiny_target
+from training.training_rig import FILL_IN, tiny_dialogues, tiny_run, tiny_target
 
 from slipstream.config import SettingError
 from slipstream.training.corpus import CorpusFolder
@@ -78,6 +78,27 @@ def test_the_states_cache_changes_nothing(tmp_path: Path) -> None:
         run.trainer.run()
     for name, values in weights_of(runs[0]).items():
         torch.testing.assert_close(weights_of(runs[1])[name], values, atol=1e-5, rtol=1e-4)
+
+
+def test_states_of_a_run_with_the_same_taps_are_shared_and_those_of_another_left_alone(tmp_path: Path) -> None:
+    target, dialogues = tiny_target(tmp_path), tiny_dialogues()
+    whole = tiny_run(tmp_path / "whole", target, dialogues, num_steps=3, **FILL_IN)
+    tiny_run(tmp_path / "first", target, dialogues)
+    states = tmp_path / "first" / "states"
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in states.iterdir()}
+    assert len(before) == 4
+    twin = tiny_run(tmp_path / "twin", target, dialogues, states=states, num_steps=3, **FILL_IN)
+    for run in (whole, twin):
+        run.trainer.run()
+    assert_equal(weights_of(twin), weights_of(whole))
+    assert not (tmp_path / "twin" / "states").exists()
+    with pytest.raises(SettingError, match=r"other states \(layers was \[1\], is \[0, 1\]\)"):
+        tiny_run(tmp_path / "other", target, dialogues, states=states, target_layers=(0, 1))
+    with pytest.raises(SettingError, match="these are other states"):
+        tiny_run(tmp_path / "other", target, dialogues[:-1], states=states)
+    with pytest.raises(SettingError, match="no target states are here"):
+        tiny_run(tmp_path / "other", target, dialogues, states=tmp_path / "none")
+    assert before == {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in states.iterdir()}
 
 
 def test_another_recipe_does_not_go_on_with_a_run(tmp_path: Path) -> None:

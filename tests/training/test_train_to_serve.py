@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 from models.tiny_models import write_tiny_hf_model
+from speculation.test_choice import NAME, ship
 from training.training_rig import FILL_IN, tiny_run, tiny_target
 
 from slipstream.bench.in_process import BenchRequest
 from slipstream.bench.model_systems import ModelFactory
 from slipstream.cli import main
 from slipstream.config import ModelSettings, SettingError, SpeculativeSettings
+from slipstream.models.loading import open_model
 from slipstream.request import SamplingParams
 from slipstream.scheduler.protocol import StepPlan, StepResult
 from slipstream.speculation.formats.checkpoint import open_drafter_checkpoint
@@ -124,19 +128,71 @@ def test_train_calibrate_and_evaluate_from_the_command_line(tmp_path: Path, caps
     lines_of("evaluate", str(drafter), *small, "--json", str(tmp_path / "e"))
     printed = capsys.readouterr().out
     assert "own" in printed and "speed-up" in printed
-    found = json.loads((tmp_path / "e").read_text())["sets"]
+    values = json.loads((tmp_path / "e").read_text())
+    assert values["command"].startswith(f"slipstream evaluate {drafter} --model")
+    found = values["sets"]
     assert [part["temperature"] for part in found] == [0.0, 1.0]
     assert all(part["same_texts"] == 1.0 and part["acceptance_length"] >= 1.0 for part in found)
     assert found[1]["calibration"]["num_events"][0] > 0
+
+    card = ("card", str(drafter), "--training", str(folder), "--evaluation", str(tmp_path / "e"))
+    lines_of(*card, "--licence", "Apache-2.0")
+    written = (drafter / "README.md").read_text()
+    assert "6 of 6 steps" in written and "own.jsonl" in written and values["command"] in written
+    assert (
+        "slipstream calibrate" in written and f"| own | 0 | 1 | dspark | {found[0]['acceptance_length']:.2f}" in written
+    )
+
+
+def test_ways_take_turns_on_several_sets_as_they_are_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_tiny_hf_model(tmp_path / "tiny")
+    folder = ship(tmp_path / "drafters", open_model(str(model), progress=False)) / NAME
+    for name in ("first", "second"):
+        lines = (json.dumps({"prompt": f"{name} {text}"}) + "\n" for text in PROMPTS[:5])
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    chain = json.dumps({"method": "chain", "drafters": ["ngram", "dspark"], "model": str(folder)})
+    common = ("--model", str(model), "--dtype", "float32", "--num-threads", "1", "--no-progress", "--max-tokens", "12")
+    sets = ("--prompts", str(tmp_path / "first.jsonl"), "--prompts", str(tmp_path / "second.jsonl"))
+    for decided in ((), ("--as-served", "--profile-seconds", "0.5")):
+        lines_of(
+            "evaluate", str(folder), "--beside", chain, "--concurrency", "1,3", "--temperature", "1",
+            *sets, *common, *decided, "--json", str(tmp_path / "e"),
+        )  # fmt: skip
+        values = json.loads((tmp_path / "e").read_text())
+        assert values["as_served"] is bool(decided)
+        found = [(part["name"], part["concurrency"], part["method"]) for part in values["sets"]]
+        assert sorted(found) == sorted(
+            (name, c, way) for name in ("first", "second") for c in (1, 3) for way in ("dspark", "ngram+dspark")
+        )
+        for part in values["sets"]:
+            assert part["same_texts"] == 1.0 and part["num_tokens"] > 0 and part["failures"] == 0
+            assert part["speed_up"] == pytest.approx(part["tokens_per_s"] / part["plain_tokens_per_s"])
+        means = {(mean["concurrency"], mean["method"]): mean for mean in values["means"]}
+        assert len(means) == 4 and all(mean["num_sets"] == 2 for mean in means.values())
+        lengths = [p["acceptance_length"] for p in values["sets"] if (p["concurrency"], p["method"]) == (3, "dspark")]
+        assert means[3, "dspark"]["acceptance_length"] == pytest.approx(sum(lengths) / 2)
+        assert capsys.readouterr().out.count("mean of sets") == 4
+
+
+def test_an_evaluation_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    folder = ship(tmp_path, open_model(str(write_tiny_hf_model(tmp_path / "tiny")), progress=False)) / NAME
+    for flags, words in (
+        (("--concurrency", "1,x"), "whole numbers from 1 on, such as 1,4,16; got '1,x'"),
+        (("--concurrency", "0"), "whole numbers"),
+        (("--beside", "none"), "'none' drafts nothing of its own"),
+        (("--beside", json.dumps({"method": "dspark", "model": str(folder)})), "must differ"),
+        (("--json", str(tmp_path)), "is a directory"),
+    ):
+        err = io.StringIO()
+        with redirect_stderr(err):
+            assert main(["evaluate", str(folder), "--no-progress", *flags]) == 2
+        assert words in err.getvalue()
 
 
 def test_refusals_name_what_would_work(tmp_path: Path) -> None:
     model = str(write_tiny_hf_model(tmp_path / "model"))
 
     def refused(command: str, *arguments: str) -> str:
-        import io
-        from contextlib import redirect_stderr
-
         err = io.StringIO()
         with redirect_stderr(err):
             assert main([command, *arguments]) == 2

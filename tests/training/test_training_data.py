@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -176,3 +177,35 @@ def test_recipes_are_read_changed_and_checked(tmp_path: Path) -> None:
             read_recipe(path)
     with pytest.raises(SettingError, match="nosuch"):
         PromptSource(DataSettings(kinds={"nosuch.jsonl": 1.0}))
+
+
+def test_a_recipe_may_change_single_keys_of_another(tmp_path: Path) -> None:
+    base, twin = tmp_path / "base.toml", tmp_path / "more" / "twin.toml"
+    twin.parent.mkdir()
+    base.write_text("[data]\nseed = 7\n[data.kinds]\nchat = 1.0\n[train]\nseed = 9\nnum_steps = 5\n")
+    twin.write_text('extends = "../base.toml"\n[train]\nnum_steps = 6\n[drafter]\nmarkov_rank = 0\n')
+    found = read_recipe(twin, {"train.warmup": "0.5"})
+    assert (found.data.seed, dict(found.data.kinds)) == (7, {"chat": 1.0})
+    assert (found.train.seed, found.train.num_steps, found.train.warmup) == (9, 6, 0.5)
+    assert found.drafter.markov_rank == 0
+    for text, words in (
+        ("extends = 3", "must be the path"),
+        ('extends = "none.toml"', "cannot read the recipe"),
+        ('extends = "twin.toml"', "extends another"),
+        ('extends = "../base.toml"\ntrain = 3', "must be a table"),
+    ):
+        twin.write_text(text)
+        with pytest.raises(SettingError, match=words):
+            read_recipe(twin)
+
+
+def test_the_dflash_twin_differs_in_the_drafter_alone() -> None:
+    dspark, dflash = (read_recipe(ROOT / "recipes" / f"smollm2-135m-instruct-{n}.toml") for n in ("dspark", "dflash"))
+    assert dflash.data == dspark.data
+    assert replace(dflash.train, learning_rate=dspark.train.learning_rate) == dspark.train
+    assert dflash.drafter.target_layers == dspark.drafter.target_layers, "target states can be shared"
+    shape, twin = dspark.drafter, dflash.drafter
+    assert (twin.algorithm.value, twin.layout.value, twin.markov_rank, twin.has_confidence) == (
+        "dflash", "fill_in", 0, False,
+    )  # fmt: skip
+    assert twin.block_size - 1 == shape.block_size, "as many drafts"

@@ -43,12 +43,14 @@ def tiny_dialogues(count: int = 16, length: int = 30, seed: int = 0) -> list[Dia
     return dialogues
 
 
-def tiny_run(folder: Path, target: TrainingTarget, dialogues: list[Dialogue], **changes: Any) -> TrainRun:
+def tiny_run(
+    folder: Path, target: TrainingTarget, dialogues: list[Dialogue], *, states: Path | None = None, **changes: Any
+) -> TrainRun:
     """`changes` are fields of TrainSettings or DrafterShape."""
     shape = {key: value for key, value in changes.items() if key in DrafterShape.__dataclass_fields__}
     train = {key: value for key, value in changes.items() if key not in shape}
     recipe = Recipe(drafter=replace(SHAPE, **shape), train=replace(SETTINGS, **train))
-    return TrainRun(folder, recipe, target, dialogues, Progress())
+    return TrainRun(folder, recipe, target, dialogues, Progress(), states)
 
 
 FILL_IN = {

@@ -55,7 +55,6 @@ def read_speculators(values: Mapping[str, Any], shapes: Shapes) -> DrafterConfig
         raise ModelLoadError("aux_hidden_state_layer_ids is missing: which target layers it reads is not known")
     windowed = layer_kinds(layer, num_layers)
     additions = section(values, ADDITIONS)
-    hidden_size = get_int(values, "target_hidden_size", network["hidden_size"])
     return DrafterConfig(
         algorithm=algorithm,
         layout=RowLayout.ANCHOR_FIRST if get_bool(values, "sample_from_anchor", False) else RowLayout.FILL_IN,
@@ -63,10 +62,10 @@ def read_speculators(values: Mapping[str, Any], shapes: Shapes) -> DrafterConfig
         target_layer_ids=tuple(j - 1 for j in ids),
         mask_token_id=mask_token_id(values),
         draft_vocab_size=get_int(values, "draft_vocab_size", network["vocab_size"]),
-        target_hidden_size=hidden_size,
+        target_hidden_size=get_int(values, "target_hidden_size", network["hidden_size"]),
         patterns=patterns(windowed, get_int(layer, "sliding_window", 0) or None, _causal(values, algorithm, windowed)),
         calibrations=_calibrations(additions),
-        target=_target(values, additions, network["vocab_size"], hidden_size),
+        target=read_target(values),
         training=section(additions, "training"),
         **network,
         **heads_of(values, shapes),
@@ -93,11 +92,11 @@ def _calibrations(additions: Mapping[str, Any]) -> tuple[Calibration, ...]:
     return tuple(found)
 
 
-def _target(
-    values: Mapping[str, Any], additions: Mapping[str, Any], vocab_size: int, hidden_size: int
-) -> TargetIdentity:
+def read_target(values: Mapping[str, Any]) -> TargetIdentity:
+    """Whom a config.json says that the drafter was made for. Raises ModelLoadError."""
+    layer = {**QWEN3_DEFAULTS, **section(values, "transformer_layer_config")}
     verifier = section(section(values, "speculators_config"), "verifier")
-    known = section(additions, "target")
+    known = section(section(values, ADDITIONS), "target")
     texts = {name: known.get(name) for name in ("name", "weights", "tokenizer")}
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):
@@ -105,8 +104,8 @@ def _target(
     depth = known.get("num_layers")
     return TargetIdentity(
         name=texts["name"] or get_str(verifier, "name_or_path", "") or None,
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
+        vocab_size=get_int(layer, "vocab_size"),
+        hidden_size=get_int(values, "target_hidden_size", get_int(layer, "hidden_size")),
         num_layers=None if depth is None else get_int(known, "num_layers"),
         weights=texts["weights"],
         tokenizer=texts["tokenizer"],
