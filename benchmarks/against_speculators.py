@@ -121,6 +121,8 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
 def save(model: Any, directory: Path) -> None:
     """As the package saves it, in bfloat16."""
     model.to(torch.bfloat16).save_pretrained(directory)
+    for source in directory.glob("*.py"):  # the package lays its own code beside the weights, which is not ours to keep
+        source.unlink()
 
 
 def make_target(directory: Path) -> None:

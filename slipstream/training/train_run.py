@@ -25,7 +25,7 @@ from slipstream.training.draft_vocabulary import coverage, most_frequent, token_
 from slipstream.training.drafter_shape import choose_mask_token, drafter_config
 from slipstream.training.initial_weights import copy_target_layers, fill_random, start_markov_head
 from slipstream.training.run_state import RunFile
-from slipstream.training.settings import Recipe
+from slipstream.training.settings import PROMPT_KINDS, Recipe
 from slipstream.training.state_cache import StateCache, check_states
 from slipstream.training.target import TrainingTarget
 from slipstream.training.target_states import FreshStates, StateSource, TargetReader
@@ -136,7 +136,7 @@ class TrainRun:
         eos = {*config.eos_token_ids, *tokenizer.eos_token_ids}
         mask = choose_mask_token(shape, tokenizer, counts, eos)
         record = {
-            "recipe": _plain(dataclasses.asdict(self.recipe)),
+            "recipe": _plain(dataclasses.asdict(_without_folders(self.recipe))),
             "num_dialogues": len(dialogues),
             "num_tokens": len(everything),
             "num_answer_tokens": int(sum(dialogue.is_answer.sum() for dialogue in dialogues)),
@@ -199,6 +199,12 @@ def digest(dialogues: Sequence[Dialogue]) -> str:
 
 def _cut(dialogue: Dialogue, length: int) -> Dialogue:
     return dataclasses.replace(dialogue, token_ids=dialogue.token_ids[:length], is_answer=dialogue.is_answer[:length])
+
+
+def _without_folders(recipe: Recipe) -> Recipe:
+    """Files of prompts by their names alone: a checkpoint tells nobody where its maker keeps them."""
+    kinds = {kind if kind in PROMPT_KINDS else Path(kind).name: share for kind, share in recipe.data.kinds.items()}
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, kinds=kinds))
 
 
 def _plain(value: Any) -> Any:
