@@ -40,7 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE[=SHARE]",
         help="prompts of your own, JSONL, and their share beside the recipe's kinds (default: 0.5); repeatable",
     )
-    parser.add_argument("--data", metavar="FOLDER", help="dialogues of another run, instead of making them")
+    parser.add_argument(
+        "--data",
+        action="append",
+        metavar="FOLDER",
+        help="dialogues of another run, instead of making them; repeatable",
+    )
+    parser.add_argument(
+        "--start", metavar="FOLDER", help="a drafter to train on, instead of a new one; its draft vocabulary stays"
+    )
     parser.add_argument(
         "--states", metavar="FOLDER", help="target states of another run with the same dialogues and tapped layers"
     )
@@ -80,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, recipe: Recipe, bar: StageBar) -> int:
     from slipstream.models.loading import open_model
+    from slipstream.speculation.formats.checkpoint import open_drafter_checkpoint
+    from slipstream.speculation.shipped import drafter_folder
     from slipstream.training.corpus import CorpusFolder
     from slipstream.training.make_corpus import make_corpus
     from slipstream.training.target import TrainingTarget
@@ -89,21 +99,21 @@ def _run(args: argparse.Namespace, recipe: Recipe, bar: StageBar) -> int:
     source = open_model(args.model, progress=not args.no_progress)
     if args.data is None:
         total = recipe.data.num_dialogues
-        corpus = make_corpus(
+        dialogues = make_corpus(
             output / "data",
             recipe.data,
             source.name,
             lambda: _open_llm(args, recipe, source.config.max_position),
             lambda done: bar.report("Dialogues", min(done, total), total),
-        )
+        ).read()
     else:
-        corpus = CorpusFolder(Path(args.data))
-    dialogues = corpus.read()
+        dialogues = [dialogue for folder in args.data for dialogue in CorpusFolder(Path(folder)).read()]
     if args.until == "data":
         return 0
     target = TrainingTarget.load(source, device=args.device, dtype=args.dtype, num_threads=args.num_threads)
     states = None if args.states is None else Path(args.states)
-    training = TrainRun(output, recipe, target, dialogues, Progress(bar.report), states)
+    start = None if args.start is None else open_drafter_checkpoint(drafter_folder(args.start))
+    training = TrainRun(output, recipe, target, dialogues, Progress(bar.report), states, start)
     bar.say(training.in_words())
     if args.until == "states":
         return 0

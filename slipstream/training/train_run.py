@@ -16,10 +16,11 @@ from slipstream.config import SettingError
 from slipstream.kernels.packing import plain_weight
 from slipstream.speculation.drafter_config import DrafterConfig
 from slipstream.speculation.drafter_model import DrafterModel
-from slipstream.speculation.formats.checkpoint import write_drafter
+from slipstream.speculation.formats.checkpoint import DrafterCheckpoint, write_drafter
 from slipstream.training.batches import BatchMaker
 from slipstream.training.bigrams import count_bigrams
 from slipstream.training.block_pass import BlockPass
+from slipstream.training.continued import continued_model
 from slipstream.training.corpus import Dialogue, split_held_out
 from slipstream.training.draft_vocabulary import coverage, most_frequent, token_counts
 from slipstream.training.drafter_shape import choose_mask_token, drafter_config
@@ -48,6 +49,7 @@ class TrainRun:
         folder: of the run: target states, run state, drafter.
         progress: hears how far the states are.
         states: folder with the target states of another run, to be shared; None keeps them in `folder`.
+        start: a drafter to train on; None makes a new one.
 
     Attributes:
         config: of the drafter. trainer: goes on where the run was ended.
@@ -62,9 +64,11 @@ class TrainRun:
         dialogues: Sequence[Dialogue],
         progress: Progress,
         states: Path | None = None,
+        start: DrafterCheckpoint | None = None,
     ) -> None:
         self.folder = folder
         self._shared_states = states
+        self._start = start
         self.recipe = recipe
         settings = recipe.train
         dialogues = [_cut(dialogue, settings.max_context) for dialogue in dialogues]
@@ -72,15 +76,14 @@ class TrainRun:
         if not train:
             raise SettingError(f"{len(dialogues)} dialogues leave none to train on; make more, at least 2")
         vocab_size = target.decoder.config.vocab_size
-        answers, prompts = (token_counts(train, vocab_size, of_answers=of) for of in (True, False))
         self.config = self._config(target, dialogues)
-        draft_ids = most_frequent(answers, prompts, self.config.draft_vocab_size)
-        self.coverage = coverage(token_counts(held_out, vocab_size, of_answers=True), draft_ids)
-        model = self._model(target, draft_ids)
+        model = self._model(target, train)
+        written = token_counts(held_out, vocab_size, of_answers=True)
+        self.coverage = coverage(written, model.target_ids.cpu().numpy())
         source = self._states(target, [*train, *held_out], progress)
         head = plain_weight(target.decoder.head)[model.target_ids]
         markov, run_file = model.markov_head, folder / "run.pt"
-        if markov is not None and not run_file.is_file():
+        if markov is not None and start is None and not run_file.is_file():
             bigrams = count_bigrams(train, source, head, vocab_size)
             start_markov_head(markov, *bigrams.factors(markov.rank, vocab_size, seed=settings.seed))
         rotary = model.make_rotary(max(map(len, dialogues)) + self.config.block_size)
@@ -134,26 +137,37 @@ class TrainRun:
         everything = np.concatenate([dialogue.token_ids for dialogue in dialogues])
         counts = np.bincount(everything, minlength=config.vocab_size)
         eos = {*config.eos_token_ids, *tokenizer.eos_token_ids}
-        mask = choose_mask_token(shape, tokenizer, counts, eos)
-        record = {
+        start = self._start
+        mask = choose_mask_token(shape, tokenizer, counts, eos) if start is None else start.config.mask_token_id
+        record: dict[str, Any] = {
             "recipe": _plain(dataclasses.asdict(_without_folders(self.recipe))),
             "num_dialogues": len(dialogues),
             "num_tokens": len(everything),
             "num_answer_tokens": int(sum(dialogue.is_answer.sum() for dialogue in dialogues)),
         }
+        if start is not None:
+            record["started_from"] = {**start.config.training}
         return drafter_config(shape, config, target.identity, mask, record)
 
-    def _model(self, target: TrainingTarget, draft_ids: np.typing.NDArray[np.int64]) -> DrafterModel:
-        model = DrafterModel(self.config)
+    def _model(self, target: TrainingTarget, train: Sequence[Dialogue]) -> DrafterModel:
+        if self._start is not None:
+            model = continued_model(self._start, self.config, target.decoder.device)
+        else:
+            model = self._new_model(target, train)
+        model.bind_target(target.decoder.embedding, target.decoder.head)
+        return model
+
+    def _new_model(self, target: TrainingTarget, train: Sequence[Dialogue]) -> DrafterModel:
+        config = self.config
+        model = DrafterModel(config)
         fill_random(model, self.recipe.train.seed)
-        if self.config.has_reduced_vocabulary:
-            ids = torch.from_numpy(draft_ids)
+        if config.has_reduced_vocabulary:
+            answers, prompts = (token_counts(train, config.vocab_size, of_answers=of) for of in (True, False))
+            ids = torch.from_numpy(most_frequent(answers, prompts, config.draft_vocab_size))
             model.d2t.copy_(ids - torch.arange(len(ids)))
         if self.recipe.drafter.from_layers:
             copy_target_layers(model, target.weights, self.recipe.drafter.from_layers)
-        model.to(target.decoder.device)
-        model.bind_target(target.decoder.embedding, target.decoder.head)
-        return model
+        return model.to(target.decoder.device)
 
     def _states(self, target: TrainingTarget, dialogues: Sequence[Dialogue], progress: Progress) -> StateSource:
         reader = TargetReader(target.decoder, self.config.target_layer_ids)
@@ -184,6 +198,7 @@ class TrainRun:
             "drafter": _plain(dataclasses.asdict(self.recipe.drafter)),
             "target": _plain(dataclasses.asdict(self.config.target)),
             "dialogues": digest(dialogues),
+            "start": None if self._start is None else _plain(self._start.config.training),
         }
 
 

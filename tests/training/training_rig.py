@@ -11,6 +11,7 @@ from models.tiny_models import write_tiny_hf_model
 
 from slipstream.models.loading import open_model
 from slipstream.speculation.drafter_config import Algorithm, RowLayout
+from slipstream.speculation.formats.checkpoint import open_drafter_checkpoint
 from slipstream.training.corpus import Dialogue
 from slipstream.training.settings import DrafterShape, Recipe, TrainSettings
 from slipstream.training.target import TrainingTarget
@@ -44,13 +45,20 @@ def tiny_dialogues(count: int = 16, length: int = 30, seed: int = 0) -> list[Dia
 
 
 def tiny_run(
-    folder: Path, target: TrainingTarget, dialogues: list[Dialogue], *, states: Path | None = None, **changes: Any
+    folder: Path,
+    target: TrainingTarget,
+    dialogues: list[Dialogue],
+    *,
+    states: Path | None = None,
+    start: Path | None = None,
+    **changes: Any,
 ) -> TrainRun:
     """`changes` are fields of TrainSettings or DrafterShape."""
     shape = {key: value for key, value in changes.items() if key in DrafterShape.__dataclass_fields__}
     train = {key: value for key, value in changes.items() if key not in shape}
     recipe = Recipe(drafter=replace(SHAPE, **shape), train=replace(SETTINGS, **train))
-    return TrainRun(folder, recipe, target, dialogues, Progress(), states)
+    checkpoint = None if start is None else open_drafter_checkpoint(start)
+    return TrainRun(folder, recipe, target, dialogues, Progress(), states, checkpoint)
 
 
 FILL_IN = {
