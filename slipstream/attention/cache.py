@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import mmap
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +40,7 @@ class PagedKVCache:
         width = 2 * num_kv_heads * head_dim
         self._slots = [layer.view(-1, width) for layer in self.layers]
         self._blocks = [layer.view(-1, block_size * width) for layer in self.layers]
+        self._gathered = torch.empty(0, dtype=dtype, device=device)
 
     @property
     def scratch_block(self) -> int:
@@ -63,8 +64,18 @@ class PagedKVCache:
         self._slots[layer].index_copy_(0, slots, key_value.reshape(key_value.shape[0], -1))
 
     def gather(self, layer: int, block_ids: Tensor) -> Tensor:
-        """Copy blocks [n] out in order: [n * block_size, 2, num_kv_heads, head_dim]."""
-        blocks = self._blocks[layer].index_select(0, block_ids)
+        """Copy blocks [n] out in order: [n * block_size, 2, num_kv_heads, head_dim].
+
+        The next call, of any layer, writes over them: fresh memory for every copy would cost a page fault for each of
+        its pages, several times the copying.
+        """
+        shape = (len(block_ids), self._blocks[layer].shape[1])
+        size = math.prod(shape)
+        if self._gathered.numel() < size:
+            with torch.inference_mode(False):
+                self._gathered = self._gathered.new_empty(size)
+        blocks = self._gathered[:size].view(shape)
+        torch.index_select(self._blocks[layer], 0, block_ids, out=blocks)
         return blocks.view(-1, 2, self.num_kv_heads, self.head_dim)
 
 
@@ -72,7 +83,9 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     """Zeros that take memory on a CPU only where they are written: a pool is large, and mostly unused at first."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+    # Not from malloc: it may be told to keep freed memory (execution/host_memory.py), which it would have to clear.
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:

@@ -13,7 +13,6 @@ from slipstream.attention.protocol import AttentionBackend
 from slipstream.config import STANDARD_REJECTION, ModelSettings
 from slipstream.execution.device import resolve_device, resolve_dtype
 from slipstream.execution.executor import TorchExecutor
-from slipstream.execution.host_memory import keep_freed_memory
 from slipstream.kernels.fast import FastKernels
 from slipstream.kernels.invariant import InvariantKernels
 from slipstream.kernels.protocol import RowKernels
@@ -47,7 +46,6 @@ def build_decoder(source: ModelSource, settings: ModelSettings) -> Decoder:
     dtype = resolve_dtype(settings.dtype, device)
     if device.type == "cpu":
         set_threads(settings.num_threads)
-        keep_freed_memory()
     kernels: RowKernels = FastKernels()
     attention: AttentionBackend = PagedAttention()
     if settings.batch_invariant:

@@ -49,13 +49,13 @@ class Bigrams:
         """w1 [vocab_size, rank] and w2 [V_d, rank], whose product is about log p(next | token) - log p(next).
 
         Each token's shares are mixed with `smoothing` times the overall ones, and weigh as often as it was seen. A
-        token never seen has 0: no effect.
+        token never seen has 0: no effect. `shares` is used up: the work is done in its memory.
         """
         overall = self.shares.sum(dim=0) + 1e-3
         overall /= overall.sum()
         weights = self.counts[:, None].sqrt()
-        mixed = (self.shares + smoothing * overall) / (self.counts[:, None] + smoothing)
-        lifts = mixed.div_(overall).log_().mul_(weights)
+        lifts = self.shares.add_(smoothing * overall).div_(self.counts[:, None] + smoothing)
+        lifts.div_(overall).log_().mul_(weights)
         rank_found = min(rank, *lifts.shape)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

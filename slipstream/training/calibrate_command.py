@@ -141,13 +141,14 @@ def _write(checkpoint: DrafterCheckpoint, results: list[CalibrationResult], comm
 
     from slipstream.speculation.drafter_config import Calibration
     from slipstream.speculation.formats.checkpoint import write_drafter
+    from slipstream.training.command_words import without_folders
     from slipstream.training.train_run import EXPORT_TYPE
 
     fitted = {r.temperature: Calibration(temperature=r.temperature, divisors=r.divisors) for r in results}
     kept = {c.temperature: c for c in checkpoint.config.calibrations} | fitted
     record: dict[str, Any] = dict(checkpoint.config.training)
     record["calibration"] = [result.to_json() for result in results]
-    record["calibrated_by"] = command_line
+    record["calibrated_by"] = without_folders(command_line)
     config = dataclasses.replace(checkpoint.config, calibrations=tuple(kept[t] for t in sorted(kept)), training=record)
     tensors = checkpoint.load(EXPORT_TYPE, torch.device("cpu")).state_dict()
     write_drafter(checkpoint.directory, config, tensors)

@@ -91,6 +91,9 @@ def first_difference(old: object, new: object, name: str = "") -> str:
     """The first difference between two JSON values, in words."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}, key=str):
-            if old.get(key) != new.get(key):
-                return first_difference(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
+            place = f"{name}.{key}" if name else str(key)
+            if key not in old or key not in new:
+                return f"{place} was {'not ' * (key not in old)}given, is {'not ' * (key not in new)}given"
+            if old[key] != new[key]:
+                return first_difference(old[key], new[key], place)
     return f"{name} was {old!r:.80}, is {new!r:.80}"

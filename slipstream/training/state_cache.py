@@ -25,16 +25,24 @@ def state_bytes(num_tokens: int, num_layers: int, hidden_size: int, dtype: torch
     return num_tokens * ((num_layers + 1) * hidden_size * dtype.itemsize + 8)
 
 
-def check_states(folder: Path, identity: dict[str, Any]) -> None:
-    """Refuse a folder that does not hold the states of `identity` (see StateCache). Raises SettingError."""
+def check_states(folder: Path, identity: dict[str, Any], num_dialogues: int) -> None:
+    """Refuse a folder that does not hold all states of `identity` (see StateCache). Raises SettingError."""
     path = folder / PROGRESS_FILE
     if not path.is_file():
         raise SettingError(f"--states {folder}: no target states are here; name the folder `states` of a training run")
-    found = json.loads(path.read_text(encoding="utf-8"))["identity"]
+    try:
+        progress = json.loads(path.read_text(encoding="utf-8"))
+        found, num_done = progress["identity"], progress["num_done"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SettingError(f"--states {folder}: {PROGRESS_FILE} cannot be read ({error})") from None
     if found != identity:
         raise SettingError(
             f"--states {folder}: these are other states ({first_difference(found, identity)}); share those of a run "
             "with the same target, tapped layers and dialogues, or leave --states out"
+        )
+    if num_done < num_dialogues:
+        raise SettingError(
+            f"--states {folder}: only {num_done} of {num_dialogues} dialogues are done; let that run go on first"
         )
 
 

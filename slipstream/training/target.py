@@ -11,7 +11,6 @@ from torch import Tensor
 from slipstream.attention.paged import PagedAttention
 from slipstream.execution.build import set_threads
 from slipstream.execution.device import resolve_device, resolve_dtype
-from slipstream.execution.host_memory import keep_freed_memory
 from slipstream.kernels.fast import FastKernels
 from slipstream.models.decoder import Decoder
 from slipstream.models.fingerprint import WeightFingerprint, tokenizer_fingerprint
@@ -44,7 +43,6 @@ class TrainingTarget:
         kind = resolve_dtype(dtype, place)
         if place.type == "cpu":
             set_threads(num_threads)
-            keep_freed_memory()
         fingerprint = WeightFingerprint()
         weights = source.load_weights(kind, place, fingerprint)
         decoder = Decoder(source.config, weights, kernels=FastKernels(), attention=PagedAttention())

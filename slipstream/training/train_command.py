@@ -87,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, recipe: Recipe, bar: StageBar) -> int:
+    from slipstream.execution.host_memory import keep_freed_memory
     from slipstream.models.loading import open_model
     from slipstream.speculation.formats.checkpoint import open_drafter_checkpoint
     from slipstream.speculation.shipped import drafter_folder
@@ -95,6 +96,7 @@ def _run(args: argparse.Namespace, recipe: Recipe, bar: StageBar) -> int:
     from slipstream.training.target import TrainingTarget
     from slipstream.training.train_run import Progress, TrainRun
 
+    keep_freed_memory()
     output = Path(args.output)
     source = open_model(args.model, progress=not args.no_progress)
     if args.data is None:

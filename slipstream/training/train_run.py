@@ -172,6 +172,8 @@ class TrainRun:
     def _states(self, target: TrainingTarget, dialogues: Sequence[Dialogue], progress: Progress) -> StateSource:
         reader = TargetReader(target.decoder, self.config.target_layer_ids)
         if not self.recipe.train.state_cache:
+            if self._shared_states is not None:
+                raise SettingError(f"--states {self._shared_states}: [train] state_cache = false keeps none; drop one")
             return FreshStates(reader, dialogues)
         identity = {
             "target": dataclasses.asdict(self.config.target),
@@ -181,7 +183,7 @@ class TrainRun:
         }
         folder = self._shared_states
         if folder is not None:
-            check_states(folder, _plain(identity))
+            check_states(folder, _plain(identity), len(dialogues))
         cache = StateCache(folder or self.folder / "states", dialogues, reader, _plain(identity))
         total = len(dialogues)
         progress.report(f"Target states, {cache.num_bytes / 1e9:.2f} GB", cache.num_done, total)
@@ -193,13 +195,15 @@ class TrainRun:
         train = dataclasses.asdict(self.recipe.train)
         for name in ("evaluate_every", "checkpoint_every", "state_cache"):
             train.pop(name)
-        return {
+        identity = {
             "train": _plain(train),
             "drafter": _plain(dataclasses.asdict(self.recipe.drafter)),
             "target": _plain(dataclasses.asdict(self.config.target)),
             "dialogues": digest(dialogues),
-            "start": None if self._start is None else _plain(self._start.config.training),
         }
+        if self._start is not None:
+            identity["start"] = _plain(self._start.config.training)
+        return identity
 
 
 def digest(dialogues: Sequence[Dialogue]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from slipstream.config import SettingError
 from slipstream.training.batches import BatchMaker
 from slipstream.training.block_pass import BlockPass
 from slipstream.training.held_out import HeldOutFigures, measure
@@ -55,6 +56,7 @@ class Trainer:
         )
         state = self.run_file.read(self.block_pass.model.fc.weight.device)
         if state is not None:
+            _check_draft_vocabulary(self.block_pass.model.state_dict(), state.model, self.run_file)
             self.block_pass.model.load_state_dict(state.model)
             self._optimizer.load_state_dict(dict(state.optimizer))
             self.step, self.history, self._pending = state.step, state.history, state.pending
@@ -108,3 +110,12 @@ class Trainer:
         figures = measure(self.block_pass, self.held_out, self.settings.num_sequences, self.settings.seed)
         self.history.held_out.append({"step": self.step, **dataclasses.asdict(figures)})
         self.on_held_out(self.step, figures)
+
+
+def _check_draft_vocabulary(new: Mapping[str, Tensor], old: Mapping[str, Tensor], run_file: RunFile) -> None:
+    """The head's rows and the labels were chosen by the new one: a run with another one would learn wrong tokens."""
+    if "d2t" in new and not torch.equal(new["d2t"], old["d2t"]):
+        raise SettingError(
+            f"{run_file.path} is of a run with another draft vocabulary, as an earlier version chose it; give another "
+            "--output, or remove it to begin anew"
+        )

@@ -67,10 +67,11 @@ def test_factors_give_the_log_lift_where_the_rank_suffices() -> None:
 
 def test_one_seed_gives_the_same_factors_and_leaves_the_generator_alone() -> None:
     ids = np.random.default_rng(1).integers(0, 50, 500)
-    found = Bigrams([_dialogue(ids, 0)], 50, 50)
-    found.add(torch.from_numpy(ids[:-1]), torch.nn.functional.one_hot(torch.from_numpy(ids[1:]), 50).float())
+    pair = [Bigrams([_dialogue(ids, 0)], 50, 50) for _ in range(2)]
+    for found in pair:
+        found.add(torch.from_numpy(ids[:-1]), torch.nn.functional.one_hot(torch.from_numpy(ids[1:]), 50).float())
     before = torch.get_rng_state()
-    one, other = found.factors(8, 50, seed=4), found.factors(8, 50, seed=4)
+    one, other = (found.factors(8, 50, seed=4) for found in pair)
     assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
     assert torch.equal(before, torch.get_rng_state())
 

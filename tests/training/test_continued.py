@@ -44,5 +44,14 @@ def test_a_run_is_not_gone_on_with_from_another_start(tmp_path: Path) -> None:
     first = tiny_run(tmp_path / "first", target, tiny_dialogues())
     first.trainer.run(2)
     folder = first.export()
-    with pytest.raises(SettingError, match="start was None"):
+    with pytest.raises(SettingError, match="start was not given, is given"):
         tiny_run(tmp_path / "first", target, tiny_dialogues(), start=folder)
+
+
+def test_a_run_whose_draft_vocabulary_was_chosen_otherwise_is_refused(tmp_path: Path) -> None:
+    target = tiny_target(tmp_path)
+    first = tiny_run(tmp_path / "first", target, tiny_dialogues())
+    first.trainer.block_pass.model.d2t[-1] += 1
+    first.trainer.run(2)
+    with pytest.raises(SettingError, match="another draft vocabulary"):
+        tiny_run(tmp_path / "first", target, tiny_dialogues())
