@@ -98,9 +98,10 @@ def compare(
         for part in slices(requests, 2 * concurrency):
             texts[-1] += [record.token_ids for record in decoding.run(part, concurrency).requests]
             bar.report(f"{method.capitalize()} drafts", len(texts[-1]), len(requests))
-        decoding.system.engine.close()
+        acceptance = decoding.acceptance()
+        decoding.close()
         found[method] = collector.positions()
-        lengths[method] = decoding.tally.acceptance_length
+        lengths[method] = None if acceptance is None else acceptance.tokens_per_decode_step
     same = sum(a == b for a, b in zip(*texts, strict=True)) / len(requests)
     return Comparison(found["coupled"], found["greedy"], lengths, same)
 

@@ -2,7 +2,8 @@
 
 *Drafted*, *verified* and *accepted* are three numbers: a draft that was made may be trimmed before the target sees it,
 and only a verified one can be accepted. Rates divide by what was really verified, never by steps times K, and the
-token after the accepted ones is in no numerator.
+token after the accepted ones is in no numerator. Tokens per decode step are counted, not derived: a step that an
+accepted draft ended, such as an EOS, has no token after it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ class Acceptance:
     """Sums over decode steps; a *decode step* is one request's part of one engine step.
 
     Attributes:
-        num_decode_steps: decode steps, with or without drafts.
+        num_decode_steps: decode steps, with or without drafts. num_decode_tokens: their output tokens. None over HTTP.
         num_steps_verified: decode steps in which at least one draft was verified (vLLM's `num_drafts`).
         histogram: verified drafts of a step -> how often 0, 1, 2, … of them were accepted; None over HTTP.
         accepted_by_position: steps whose draft at position 0, 1, … was accepted.
     """
 
     num_decode_steps: int | None
+    num_decode_tokens: int | None
     num_steps_verified: int
     drafted: int
     verified: int
@@ -46,7 +48,9 @@ class Acceptance:
     @property
     def tokens_per_decode_step(self) -> float | None:
         """Mean tokens of any decode step, those without drafts included."""
-        return 1.0 + self.accepted / self.num_decode_steps if self.num_decode_steps else None
+        if self.num_decode_tokens is None or not self.num_decode_steps:
+            return None
+        return self.num_decode_tokens / self.num_decode_steps
 
     @property
     def rate_by_position(self) -> tuple[float, ...]:
@@ -61,6 +65,21 @@ class Acceptance:
         return tuple(
             count / sum(sum(counts) for length, counts in self.histogram.items() if length > position)
             for position, count in enumerate(self.accepted_by_position)
+        )
+
+    @property
+    def rate_by_position_reached(self) -> tuple[float | None, ...] | None:
+        """Share accepted of the drafts at each position that were verified and had all drafts before them accepted;
+        None at a position without any."""
+        if self.histogram is None:
+            return None
+        reached = [
+            sum(sum(counts[position:]) for length, counts in self.histogram.items() if length > position)
+            for position in range(len(self.accepted_by_position))
+        ]
+        return tuple(
+            accepted / count if count else None
+            for accepted, count in zip(self.accepted_by_position, reached, strict=True)
         )
 
     @property
@@ -109,6 +128,7 @@ def acceptance_between(before: SchedulerStatistics, after: SchedulerStatistics) 
     )
     return Acceptance(
         num_decode_steps=num_steps,
+        num_decode_tokens=after.num_decode_tokens - before.num_decode_tokens,
         num_steps_verified=sum(sum(counts) for counts in histogram.values()),
         drafted=after.num_drafted_tokens - before.num_drafted_tokens,
         verified=sum(length * sum(counts) for length, counts in histogram.items()),

@@ -83,7 +83,7 @@ class ForcedDrafter:
         for request in requests:
             drafts = self._spoiled_text(request.request_id)
             position = len(request.token_ids) - request.num_prompt_tokens
-            blocks.append(DraftBlock(drafts[position : position + request.num_draft_tokens]))
+            blocks.append(DraftBlock(drafts[position : position + request.num_draft_tokens], distributions=()))
         return blocks
 
     def release(self, request_id: str) -> None:

@@ -13,7 +13,6 @@ from slipstream.config import (
     PROFILE_COSTS,
     ModelSettings,
     SchedulerConfig,
-    SchedulerSettings,
     SettingError,
     Settings,
     SpeculativeSettings,
@@ -89,7 +88,7 @@ class ModelFactory:
         executor = executor_around(decoder, config.num_kv_blocks, config.block_size, drafter)
         recording = recorder_for(record, config, self._source.name, settings, facts)
         return recorded(
-            scheduler_with(recording, config, costs=self._costs(settings.scheduler, config, executor)),
+            scheduler_with(recording, config, costs=self._costs(settings, config, executor)),
             executor,
             settings.scheduler.commit_lag,
             self._source.config.eos_token_ids,
@@ -120,15 +119,22 @@ class ModelFactory:
 
         return choose_speculation(settings, self._source, folder=self._shipped, weights=weights).drafter
 
-    def _costs(self, settings: SchedulerSettings, config: SchedulerConfig, executor: TorchExecutor) -> CostTable | None:
+    def _costs(self, settings: Settings, config: SchedulerConfig, executor: TorchExecutor) -> CostTable | None:
         """As at the start of a server, but measured once for systems of equal sizes, and not corrected while they run:
         what is compared decides by the same table. Raises SettingError."""
-        here = self.provenance
-        if settings.cost_table != PROFILE_COSTS:
-            return stated_costs(settings, here).table
-        sizes = replace(config, draft_budget="separate", composition="cost", verification="confidence")
+        here, scheduler = self.provenance, settings.scheduler
+        if scheduler.cost_table != PROFILE_COSTS:
+            return stated_costs(scheduler, here).table
+        sizes = replace(
+            config,
+            draft_budget="separate",
+            composition="cost",
+            verification="confidence",
+            # The pool as it was asked for; what is derived follows the memory at hand, which other systems have taken.
+            num_kv_blocks=settings.cache.num_kv_blocks or 0,
+        )
         if sizes not in self._measured:
-            costs = measured_costs(executor, config, here, settings.profile_seconds)
+            costs = measured_costs(executor, config, here, scheduler.profile_seconds)
             if costs.table is None:
                 raise SettingError(f"--cost-table {PROFILE_COSTS}: {costs.reason}")
             self._measured[sizes] = costs.table

@@ -61,6 +61,7 @@ def acceptance_between(before: Counters, after: Counters) -> Acceptance | None:
         return None
     return Acceptance(
         num_decode_steps=None,
+        num_decode_tokens=None,
         num_steps_verified=num_drafts,
         # Only Slipstream counts drafts made apart; elsewhere `draft_tokens` may hold some that were never verified.
         drafted=grown(DRAFTED) if DRAFTED in after.by_name else verified,

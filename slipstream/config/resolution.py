@@ -205,7 +205,7 @@ class _Resolver:
         if rule == STANDARD_REJECTION:
             reason = "accepted with probability min(1, p / q): texts are equal in law to those without speculation"
             if not has_model or choice == "greedy":
-                reason = "drafts are certain, so this rule and 'coupled' are the same"
+                reason = "drafts are certain, so this rule and 'coupled' give the same texts"
         self._note("rejection_sample_method", rule, "default" if rule == COUPLED else "user", reason)
         if has_model:
             is_open = speculative.draft_sample_method is None

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from slipstream.sampling.rejection import DistributionCheck
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
 from slipstream.scheduler.protocol import DraftBlock, Drafter, DraftRequest, RequestResult
 from slipstream.speculation.serving import TargetObserver, TargetStates
@@ -35,11 +36,13 @@ class SafeDrafter:
 
     Args:
         observer: the drafter's side that sees every pass of the target, where it has one.
-        needs_distributions: the textbook rule is asked for, so a block must say what its drafts were drawn from.
+        distribution_check: for the textbook rule, by which a block must say what its drafts were drawn from. None
+            where all drafts are judged by equality: whatever a block says of them is then left out, so that no text
+            depends on its drafter.
 
     Attributes:
-        failures: count per reason: an exception's class name, `wrong_block_count`, `invalid_token` or
-            `missing_distribution`.
+        failures: count per reason: an exception's class name, `wrong_block_count`, `invalid_token`,
+            `missing_distribution` or `invalid_distribution`.
     """
 
     def __init__(
@@ -47,14 +50,13 @@ class SafeDrafter:
         drafter: Drafter,
         vocab_size: int,
         observer: TargetObserver | None = None,
-        *,
-        needs_distributions: bool = False,
+        distribution_check: DistributionCheck | None = None,
     ) -> None:
         self.drafter = drafter
         self.failures: Counter[str] = Counter()
         self._vocab_size = vocab_size
         self._observer = observer
-        self._needs_distributions = needs_distributions
+        self._distribution_check = distribution_check
 
     @property
     def tapped_layers(self) -> Sequence[int]:
@@ -124,17 +126,21 @@ class SafeDrafter:
         return block
 
     def _judgeable(self, block: DraftBlock, request: DraftRequest) -> DraftBlock:
-        """The block, without its distributions where they are not one per draft: its drafts are then judged by
-        equality, which costs acceptance, never the text's law."""
-        found, wanted = block.distributions, len(block.token_ids)
-        if found is None:
-            is_missing = self._needs_distributions and bool(wanted) and not request.sampling.is_greedy
-        else:
-            is_missing = len(found) not in (0, wanted)
-        if not is_missing:
+        """The block with distributions that its drafts can be judged by, one per draft; else without any: its drafts
+        are then judged by equality, which costs acceptance, never the text's law."""
+        found, wanted, check = block.distributions, len(block.token_ids), self._distribution_check
+        if check is None:
+            return replace(block, distributions=()) if found else block
+        if found is None and (not wanted or request.sampling.is_greedy):
             return block
-        self._note("missing_distribution", f"{len(found or ())} distributions for {wanted} drafts")
-        return replace(block, distributions=())
+        if found is None or len(found) not in (0, wanted):
+            self._note("missing_distribution", f"{len(found or ())} distributions for {wanted} drafts")
+            return replace(block, distributions=())
+        fault = next((fault for fault in map(check.fault, found) if fault is not None), None)
+        if fault is not None:
+            self._note("invalid_distribution", fault)
+            return replace(block, distributions=())
+        return block
 
     def _note(self, reason: str, detail: object) -> None:
         self.failures[reason] += 1

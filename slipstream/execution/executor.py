@@ -13,6 +13,7 @@ from slipstream.execution.drafting import DraftPass, SafeDrafter
 from slipstream.execution.input_batch import InputBatch, build_input_batch
 from slipstream.models.decoder import Decoder
 from slipstream.request import Logprobs
+from slipstream.sampling.rejection import DistributionCheck
 from slipstream.sampling.sampler import LogitsError, Sampler
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
 from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens, StepMode, StepPlan, StepResult
@@ -29,7 +30,7 @@ class TorchExecutor:
 
     Args:
         observer: what must see every pass of the target, for drafters that read its states.
-        needs_distributions: see SafeDrafter.
+        needs_distributions: the textbook rule is asked for, so a block must say what its drafts were drawn from.
 
     Attributes:
         drafter: None without speculation.
@@ -49,11 +50,8 @@ class TorchExecutor:
         self.decoder = decoder
         self.cache = decoder.make_cache(num_kv_blocks, block_size)
         vocab_size = decoder.config.vocab_size
-        self.drafter = (
-            None
-            if drafter is None
-            else SafeDrafter(drafter, vocab_size, observer, needs_distributions=needs_distributions)
-        )
+        check = DistributionCheck(vocab_size, decoder.device) if needs_distributions else None
+        self.drafter = None if drafter is None else SafeDrafter(drafter, vocab_size, observer, check)
         self._state = ExecutorState()
         self.sampler = Sampler(vocab_size, decoder.device)
 

@@ -13,6 +13,7 @@ acceptance, never the law, since the plain draw knows nothing of the draft.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -46,6 +47,45 @@ class DrawnDistribution(DraftDistribution):
         """q over target ids, float64 [V]."""
         scaled = (self.logits.to(torch.float64) - self.logits.amax()) / self.temperature
         return self.logits.new_zeros(vocab_size, dtype=torch.float64).scatter_(0, self.target_ids, scaled.softmax(0))
+
+
+class DistributionCheck:
+    """Finds distributions that no row could be judged by, before one of them spoils a batch of rows.
+
+    Args:
+        vocab_size: of the target. device: where its rows are.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device | str) -> None:
+        self._vocab_size = vocab_size
+        self._device = torch.device(device)
+        self._good_ids: Tensor | None = None  # a drafter brings the same ones with every draft: read once
+
+    def fault(self, distribution: DraftDistribution) -> str | None:
+        """What is wrong with it; None for one to judge by."""
+        if not isinstance(distribution, DrawnDistribution):
+            return f"a {type(distribution).__name__}, of which the sampler knows nothing"
+        logits, target_ids, temperature = distribution.logits, distribution.target_ids, distribution.temperature
+        if not (isinstance(logits, Tensor) and isinstance(target_ids, Tensor)):
+            return f"logits and target_ids are {type(logits).__name__} and {type(target_ids).__name__}, not tensors"
+        if not logits.is_floating_point() or logits.dim() != 1 or not len(logits) or logits.shape != target_ids.shape:
+            return (
+                f"logits {logits.dtype} {tuple(logits.shape)} for target_ids {tuple(target_ids.shape)}; "
+                "both must be [V_d], the logits floating-point"
+            )
+        if {logits.device, target_ids.device} != {self._device}:
+            return f"logits on {logits.device} and target_ids on {target_ids.device}; the rows are on {self._device}"
+        if not isinstance(temperature, int | float) or not 0.0 < temperature < math.inf:
+            return f"temperature {temperature!r}; it must be above 0"
+        if target_ids is not self._good_ids:
+            if target_ids.dtype != torch.int64 or not self._are_tokens(target_ids):
+                return f"target_ids {target_ids.dtype} must be int64, each another token id below {self._vocab_size}"
+            self._good_ids = target_ids
+        return None
+
+    def _are_tokens(self, target_ids: Tensor) -> bool:
+        different = target_ids.unique().tolist()  # ascending
+        return len(different) == len(target_ids) and different[0] >= 0 and different[-1] < self._vocab_size
 
 
 @dataclass(frozen=True, slots=True, eq=False)

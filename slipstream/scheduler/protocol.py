@@ -215,7 +215,7 @@ class DraftRequest:
 
 class DraftDistribution:
     """q, what a draft was drawn from with noise of its own: a draft that brings it is judged by the textbook rejection
-    rule. Here it is only handed on; the kinds are the sampler's (sampling/rejection.py)."""
+    rule where that is asked for. Here it is only handed on; the kinds are the sampler's (sampling/rejection.py)."""
 
     __slots__ = ()
 

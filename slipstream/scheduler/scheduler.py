@@ -280,6 +280,7 @@ class Scheduler:
         statistics.num_output_tokens += len(token_ids)
         statistics.num_drafted_tokens += outcome.num_draft_tokens
         if not scheduled.is_prefill:
+            statistics.num_decode_tokens += len(token_ids)
             statistics.acceptance_histogram[num_verified][num_accepted] += 1
             if self._costs is not None and num_verified:
                 self.acceptance.observe(request.request_id, num_verified, num_accepted)

@@ -14,6 +14,8 @@ class SchedulerStatistics:
         num_steps: committed steps by kind.
         num_target_rows, num_draft_query_rows: rows that ran; num_prefill_rows, num_verify_rows: rows planned.
         acceptance_histogram: `[v][a]` = steps of a decoding request that verified v drafts and accepted a, [K+1][K+1].
+        num_decode_tokens: output tokens of the steps in `acceptance_histogram`: accepted drafts, and the target's own
+            token of each step, but for one that an accepted draft ended, such as an EOS.
         num_stale_results: results dropped because their request had ended or started over.
         num_skipped_drafts: drafting requests that had just ended or had only one token left.
     """
@@ -26,6 +28,7 @@ class SchedulerStatistics:
     num_draft_query_rows: int = 0
     num_drafted_tokens: int = 0
     num_output_tokens: int = 0
+    num_decode_tokens: int = 0
     num_preemptions: int = 0
     num_stale_results: int = 0
     num_skipped_drafts: int = 0
@@ -39,7 +42,7 @@ class SchedulerStatistics:
 
     @property
     def num_decode_emits(self) -> int:
-        """Emitting steps of decoding requests; output tokens per decode step follow from it."""
+        """Emitting steps of decoding requests, which gave `num_decode_tokens`."""
         return sum(map(sum, self.acceptance_histogram))
 
     @property

@@ -9,14 +9,20 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from slipstream.config import AUTO_METHOD, BLOCK_DRAFTERS, ResolvedSetting, SettingError, SpeculativeSettings
+from slipstream.config import (
+    AUTO_METHOD,
+    BLOCK_DRAFTERS,
+    ResolvedSetting,
+    SettingError,
+    SpeculativeSettings,
+    check_speculative,
+)
 from slipstream.models.config import ModelLoadError
 from slipstream.models.loading import ModelSource
 from slipstream.speculation.registry import open_drafter
 from slipstream.speculation.serving import DrafterSource
-from slipstream.speculation.shipped import SHIPPED_FOLDER, ShippedDrafter, made_for, shipped_drafters
+from slipstream.speculation.shipped import SHIPPED_FOLDER, ShippedDrafter, drafter_folder, made_for, shipped_drafters
 
 SHIPPED_DEFAULT: tuple[str, ...] = ("dspark",)
 """What drafts by default for a target that a drafter ships for, and whose: several are a chain, the model last."""
@@ -36,7 +42,7 @@ class ChosenSpeculation:
     Attributes:
         drafter: opened, and checked against the target; None for no speculation.
         source: `user` or `default`. reason: why, where it was not the user's word.
-        model: what the settings call the drafter, where it is one of the package.
+        model: what the user calls the drafter, or its name in the package.
     """
 
     drafter: DrafterSource | None
@@ -53,11 +59,10 @@ class ChosenSpeculation:
         """The line of the resolution report; its value can be given to `--speculative-config`."""
         settings, value = self.settings, "none"
         if settings is not None:
-            words: dict[str, Any] = {"method": settings.method}
-            if settings.drafters:
-                words["drafters"] = list(settings.drafters)
-            if settings.model is not None:
-                words["model"] = self.model or settings.model
+            pairs = [(field, getattr(settings, field.name)) for field in dataclasses.fields(settings)]
+            words = {field.name: word for field, word in pairs if word != field.default}
+            if self.model is not None:
+                words["model"] = self.model
             value = json.dumps(words)
         return ResolvedSetting("speculative_config", value, self.source, self.reason)
 
@@ -80,12 +85,13 @@ def choose_speculation(
 
     Raises:
         SettingError: a value that cannot work, or no drafter ships for the target.
-        ModelLoadError: what was asked for cannot be used. A default that cannot is logged, and nothing drafts.
+        ModelLoadError: what was asked for cannot be used. A default that cannot is logged, and another one drafts.
     """
     if settings is None:
         return ChosenSpeculation(None, "user")
+    check_speculative(settings)
     if target is None:
-        return ChosenSpeculation(open_drafter(settings), "default" if settings.method == AUTO_METHOD else "user")
+        return ChosenSpeculation(open_drafter(settings), _source_of(settings))
     shipped = shipped_drafters(folder)
 
     def fitting(method: str) -> ShippedDrafter | None:
@@ -97,11 +103,14 @@ def choose_speculation(
     named, model = settings, None
     method = next((name for name in (settings.method, *settings.drafters) if name in BLOCK_DRAFTERS), None)
     if method is not None:
-        drafter = fitting(method) if settings.model is None else _named(settings.model, shipped)
-        if drafter is None and settings.model is None:
-            raise SettingError(_none_ships(method, target, shipped))
-        if drafter is not None:
-            named, model = dataclasses.replace(settings, model=str(drafter.folder)), drafter.name
+        if settings.model is None:
+            drafter = fitting(method)
+            if drafter is None:
+                raise SettingError(_none_ships(method, target, shipped))
+            path, model = drafter.folder, drafter.name
+        else:
+            path, model = _named(settings.model, folder, shipped), settings.model
+        named = dataclasses.replace(settings, model=str(path))
     source = _checked(open_drafter(named), target)
     return ChosenSpeculation(source, "user", model=model)
 
@@ -109,17 +118,23 @@ def choose_speculation(
 def _default(
     settings: SpeculativeSettings, target: ModelSource, shipped: ShippedDrafter | None, drafters: tuple[str, ...]
 ) -> ChosenSpeculation:
-    if shipped is None:
-        other = dataclasses.replace(settings, method=OTHER_DEFAULT)
-        return ChosenSpeculation(open_drafter(other), "default", "no drafter ships with this model")
-    method, chained = (drafters[0], ()) if len(drafters) == 1 else ("chain", drafters)
-    wanted = dataclasses.replace(settings, method=method, drafters=chained, model=str(shipped.folder))
-    try:
-        source = _checked(open_drafter(wanted), target)
-    except ModelLoadError as error:
-        logger.warning("The drafter %s ships with this model and cannot be used: %s", shipped.name, error)
-        return ChosenSpeculation(None, "default", f"{shipped.name} ships with this model and cannot be used: {error}")
-    return ChosenSpeculation(source, "default", "ships with this model", shipped.name)
+    source, why = _source_of(settings), "no drafter ships with this model"
+    if shipped is not None:
+        method, chained = (drafters[0], ()) if len(drafters) == 1 else ("chain", drafters)
+        wanted = dataclasses.replace(settings, method=method, drafters=chained, model=str(shipped.folder))
+        try:
+            drafter = _checked(open_drafter(wanted), target)
+        except ModelLoadError as error:
+            logger.warning("The drafter %s ships with this model and cannot be used: %s", shipped.name, error)
+            why = f"{shipped.name} ships with this model and cannot be used: {error}"
+        else:
+            return ChosenSpeculation(drafter, source, "ships with this model", shipped.name)
+    return ChosenSpeculation(open_drafter(dataclasses.replace(settings, method=OTHER_DEFAULT)), source, why)
+
+
+def _source_of(settings: SpeculativeSettings) -> str:
+    """Where they come from; AUTO_METHOD and nothing else is what is not asked for."""
+    return "default" if settings == SpeculativeSettings(method=AUTO_METHOD) else "user"
 
 
 def _checked(source: DrafterSource | None, target: ModelSource) -> DrafterSource | None:
@@ -128,15 +143,13 @@ def _checked(source: DrafterSource | None, target: ModelSource) -> DrafterSource
     return source
 
 
-def _named(model: str, shipped: Sequence[ShippedDrafter]) -> ShippedDrafter | None:
-    """The drafter of this name; None for what must be a folder."""
-    names = [drafter.name for drafter in shipped]
-    if model in names:
-        return shipped[names.index(model)]
-    near = difflib.get_close_matches(model, names, n=1, cutoff=0.8)
-    if near and not Path(model).expanduser().exists():
+def _named(model: str, folder: Path, shipped: Sequence[ShippedDrafter]) -> Path:
+    """The folder that is meant. Raises SettingError for what is nearly the name of one that ships."""
+    path = drafter_folder(model, folder)
+    near = difflib.get_close_matches(model, [drafter.name for drafter in shipped], n=1, cutoff=0.8)
+    if near and not path.exists():
         raise SettingError(f"{_FLAG}: {model} is no folder, and no such drafter ships; did you mean {near[0]!r}?")
-    return None
+    return path
 
 
 def _none_ships(method: str, target: ModelSource, shipped: Sequence[ShippedDrafter]) -> str:

@@ -36,7 +36,7 @@ class ReferenceTextDrafter:
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         """See Drafter; blocks end where the known text ends."""
-        return [DraftBlock(self._drafts(request)) for request in requests]
+        return [DraftBlock(self._drafts(request), distributions=()) for request in requests]
 
     def _drafts(self, request: DraftRequest) -> list[int]:
         fitting = [prefix for prefix in self._texts if request.request_id.startswith(prefix)]

@@ -53,9 +53,9 @@ def shipped_drafters(folder: Path = SHIPPED_FOLDER) -> list[ShippedDrafter]:
 
 
 def drafter_folder(name: str, folder: Path = SHIPPED_FOLDER) -> Path:
-    """The folder of the drafter that ships under this name; else what the user calls a folder."""
-    own = folder / name
-    return own if Path(name).name == name and own.is_dir() else Path(name).expanduser()
+    """What the user calls a folder, where it is there; else that of the drafter that ships under this name, if any."""
+    path, own = Path(name).expanduser(), folder / name
+    return own if not path.exists() and Path(name).name == name and own.is_dir() else path
 
 
 def made_for(

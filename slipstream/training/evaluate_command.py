@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.config import EMBEDDED_MODEL, SchedulerSettings, SettingError, SpeculativeSettings
+from slipstream.config import COUPLED, EMBEDDED_MODEL, SchedulerSettings, SettingError, SpeculativeSettings
 from slipstream.simulation.output_files import check_outputs
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 0; 1 when requests failed; 2 for a model or drafter that cannot be used. Raises SettingError."""
+    """Returns 0; 1 for failed requests or drafts; 2 for a model or drafter that cannot be used. Raises SettingError."""
     temperatures = sorted(set(args.temperature or [0.0, 1.0]))
     for temperature in temperatures:
         if not 0.0 <= temperature < float("inf"):
@@ -129,14 +129,21 @@ def _ways(args: argparse.Namespace) -> dict[str, SpeculativeSettings]:
     ways = {_name(settings): settings for settings in found}
     if len(ways) < len(found):
         names = ", ".join(map(_name, found))
-        raise SettingError(f"--beside: the ways to draft must differ in method or num_speculative_tokens, got {names}")
+        raise SettingError(
+            "--beside: the ways to draft must differ in method, num_speculative_tokens or rejection_sample_method, "
+            f"got {names}"
+        )
     return ways
 
 
 def _name(settings: SpeculativeSettings) -> str:
     """What the tables call a way to draft."""
-    name = "+".join(settings.drafters) or settings.method
-    return name if settings.num_speculative_tokens is None else f"{name} K={settings.num_speculative_tokens}"
+    words = ["+".join(settings.drafters) or settings.method]
+    if settings.num_speculative_tokens is not None:
+        words.append(f"K={settings.num_speculative_tokens}")
+    if settings.rejection_sample_method != COUPLED:
+        words.append(settings.rejection_sample_method)
+    return " ".join(words)
 
 
 def _run(
@@ -194,7 +201,7 @@ def _run(
             "means": [asdict(mean) for mean in means(found)],
         }
         Path(args.json).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    return 1 if any(evaluation.failures for evaluation in found) else 0
+    return 1 if any(evaluation.failures or evaluation.draft_failures for evaluation in found) else 0
 
 
 def _print(found: list[Evaluation], description: str) -> None:
@@ -221,3 +228,6 @@ def _print(found: list[Evaluation], description: str) -> None:
     for evaluation in found:
         positions.add_row(*evaluation.position_row(depth))
     console.print(positions)
+    for line in (evaluation.faults_line() for evaluation in found):
+        if line is not None:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -64,12 +65,15 @@ class Evaluation:
         method: the way's name.
         acceptance_length: mean tokens per decode step, steps without drafts included. conditional, cumulative: by
             position.
-        tokens_per_s, plain_tokens_per_s: output tokens per second of both ways; the same texts.
-        same_texts: share of answers that are token by token those of plain decoding; below 1 only where rounding
-            depends on the batch.
+        tokens_per_s, plain_tokens_per_s: output tokens per second of both ways; the same texts, but for what
+            `same_texts` says.
+        same_texts: share of answers that are token by token those of plain decoding; below 1 where rounding depends on
+            the batch, and under the textbook rejection rule, where texts are equal in law alone.
         calibration: of the confidences; None where the drafter gives none.
         num_loops: answers that hold a loop. repeated: mean share of repeated 4-grams. Acceptance on loops proves
             nothing.
+        failures: requests that ended with an error, plain ones included. draft_failures: the drafter's faults, by
+            reason; its figures then are those of what it had left.
     """
 
     name: str
@@ -88,6 +92,7 @@ class Evaluation:
     num_loops: int
     repeated: float
     failures: int
+    draft_failures: Mapping[str, int]
 
     @property
     def speed_up(self) -> float | None:
@@ -124,6 +129,14 @@ class Evaluation:
         ]
         head = (self.name, f"{self.temperature:g}", str(self.concurrency), self.method)
         return (*head, *cells, *[""] * (depth - len(cells)))
+
+    def faults_line(self) -> str | None:
+        """The drafter's faults in words; None without any."""
+        if not self.draft_failures:
+            return None
+        reasons = ", ".join(f"{reason} {count}" for reason, count in self.draft_failures.items())
+        where = f"{self.name}, T = {self.temperature:g}, {self.concurrency} at once, {self.method}"
+        return f"The drafter failed on {where}: {reasons}. Its figures are without the drafts that this cost."
 
     def to_json(self) -> dict[str, Any]:
         """All figures."""
@@ -177,34 +190,39 @@ def evaluate(
         BenchRequest(tuple(factory.encode_chat(text)), sampling, conditions.seed + i)
         for i, text in enumerate(prompts.texts)
     ]
-    decodings = {name: Decoding(factory, replace(settings, speculative=way)) for name, way in ways.items()}
-    plain = Decoding(factory, replace(settings, speculative=None)) if with_plain else None
-    everyone = [*decodings.values(), *([] if plain is None else [plain])]
-    for decoding in everyone:
-        decoding.warm_up(replace(requests[0], sampling=replace(sampling, max_tokens=WARM_UP_TOKENS)))
-    done = 0
-    same = dict.fromkeys(decodings, 0)
-    for turn, part in enumerate(slices(requests, 2 * conditions.concurrency)):
-        first = turn % len(everyone)
-        texts = {
-            id(decoding): [record.token_ids for record in decoding.run(part, conditions.concurrency).requests]
-            for decoding in (*everyone[first:], *everyone[:first])
-        }
-        for name, decoding in decodings.items():
-            other = texts[id(decoding if plain is None else plain)]
-            same[name] += sum(a == b for a, b in zip(texts[id(decoding)], other, strict=True))
-        done += len(part)
-        on_progress(done)
-    return [
-        _evaluation(name, decoding, plain, prompts, conditions, same[name] / len(requests))
-        for name, decoding in decodings.items()
-    ]
+    with ExitStack() as opened:
+
+        def open_decoding(way: SpeculativeSettings | None) -> Decoding:
+            return opened.enter_context(closing(Decoding(factory, replace(settings, speculative=way))))
+
+        decodings = {name: open_decoding(way) for name, way in ways.items()}
+        plain = open_decoding(None) if with_plain else None
+        everyone = [*decodings.values(), *([] if plain is None else [plain])]
+        for decoding in everyone:
+            decoding.warm_up(replace(requests[0], sampling=replace(sampling, max_tokens=WARM_UP_TOKENS)))
+        done = 0
+        same = dict.fromkeys(decodings, 0)
+        for turn, part in enumerate(slices(requests, 2 * conditions.concurrency)):
+            first = turn % len(everyone)
+            texts = {
+                id(decoding): [record.token_ids for record in decoding.run(part, conditions.concurrency).requests]
+                for decoding in (*everyone[first:], *everyone[:first])
+            }
+            for name, decoding in decodings.items():
+                other = texts[id(decoding if plain is None else plain)]
+                same[name] += sum(a == b for a, b in zip(texts[id(decoding)], other, strict=True))
+            done += len(part)
+            on_progress(done)
+        return [
+            _evaluation(name, decoding, plain, prompts, conditions, same[name] / len(requests))
+            for name, decoding in decodings.items()
+        ]
 
 
 def _evaluation(
     method: str, drafted: Decoding, plain: Decoding | None, prompts: PromptSet, conditions: Conditions, same: float
 ) -> Evaluation:
-    tally, outcomes = drafted.tally, drafted.outcomes()
+    tally, outcomes, acceptance = drafted.tally, drafted.outcomes(), drafted.acceptance()
     return Evaluation(
         name=prompts.name,
         temperature=conditions.temperature,
@@ -212,9 +230,9 @@ def _evaluation(
         method=method,
         num_prompts=len(prompts.texts),
         num_tokens=tally.num_tokens,
-        acceptance_length=tally.acceptance_length,
-        conditional=tally.conditional_acceptance(),
-        cumulative=tally.cumulative_acceptance(),
+        acceptance_length=None if acceptance is None else acceptance.tokens_per_decode_step,
+        conditional=[] if acceptance is None else list(acceptance.rate_by_position_reached or ()),
+        cumulative=[] if acceptance is None else list(acceptance.rate_by_position_verified or ()),
         tokens_per_s=tally.tokens_per_s,
         plain_tokens_per_s=None if plain is None else plain.tally.tokens_per_s,
         same_texts=None if plain is None else same,
@@ -222,6 +240,7 @@ def _evaluation(
         num_loops=tally.num_loops,
         repeated=tally.repetition / tally.num_texts,
         failures=tally.failures + (0 if plain is None else plain.tally.failures),
+        draft_failures=drafted.draft_failures(),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from slipstream.bench.acceptance import Acceptance
+from slipstream.bench.acceptance import Acceptance, acceptance_between
 from slipstream.bench.arrivals import closed_loop
 from slipstream.bench.in_process import BenchRequest, InProcessLoad
 from slipstream.bench.model_systems import ModelFactory
@@ -21,38 +22,27 @@ from slipstream.config import (
     Settings,
     SpeculativeSettings,
 )
+from slipstream.execution.executor import TorchExecutor
 from slipstream.training.outcomes import OutcomeCollector, Outcomes
 from slipstream.training.repetition import loop_start, repeated_share
 
 
 @dataclass(slots=True)
 class Tally:
-    """What some runs add up to.
+    """What the answers of some runs add up to.
 
     Attributes:
         num_tokens, seconds: output tokens, and the time in which they were made.
-        num_steps: decode steps of requests that verified drafts, and all of them (`num_decode_steps`).
-        accepted: drafts. outcomes: blocks that came with confidences.
         num_texts, num_loops, repetition: answers, those that hold a loop, and the sum of their repeated shares.
         failures: requests that ended with an error.
     """
 
     num_tokens: int = 0
     seconds: float = 0.0
-    num_steps: int = 0
-    num_decode_steps: int = 0
-    accepted: int = 0
-    verified_by_position: list[int] = field(default_factory=list)
-    accepted_by_position: list[int] = field(default_factory=list)
     num_texts: int = 0
     num_loops: int = 0
     repetition: float = 0.0
     failures: int = 0
-
-    @property
-    def acceptance_length(self) -> float | None:
-        """Mean tokens of a decode step; steps without drafts count as 1."""
-        return 1.0 + self.accepted / self.num_decode_steps if self.num_decode_steps else None
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -69,45 +59,14 @@ class Tally:
             self.num_texts += 1
             self.num_loops += loop_start(ids) is not None
             self.repetition += repeated_share(ids)
-        if run.acceptance is not None:
-            self._add_acceptance(run.acceptance)
-
-    def _add_acceptance(self, found: Acceptance) -> None:
-        self.num_steps += found.num_steps_verified
-        self.num_decode_steps += found.num_decode_steps or 0
-        self.accepted += found.accepted
-        verified = [
-            sum(sum(counts) for length, counts in (found.histogram or {}).items() if length > position)
-            for position in range(len(found.accepted_by_position))
-        ]
-        for mine, other in (
-            (self.verified_by_position, verified),
-            (self.accepted_by_position, found.accepted_by_position),
-        ):
-            mine += [0] * (len(other) - len(mine))
-            for position, count in enumerate(other):
-                mine[position] += count
-
-    def conditional_acceptance(self) -> list[float | None]:
-        """By position: share of verified drafts accepted, of those whose predecessors all were."""
-        shares: list[float | None] = []
-        for position, accepted in enumerate(self.accepted_by_position):
-            # A block that verified this position and had all before accepted.
-            reached = self.verified_by_position[0] if position == 0 else self.accepted_by_position[position - 1]
-            reached = min(reached, self.verified_by_position[position])
-            shares.append(accepted / reached if reached else None)
-        return shares
-
-    def cumulative_acceptance(self) -> list[float | None]:
-        """By position: share of blocks that verified it which had all drafts up to it accepted."""
-        return [
-            accepted / verified if verified else None
-            for accepted, verified in zip(self.accepted_by_position, self.verified_by_position, strict=True)
-        ]
 
 
 class Decoding:
-    """An engine with one way of drafting."""
+    """An engine with one way of drafting.
+
+    Attributes:
+        tally: of everything that was served, but for warming up.
+    """
 
     def __init__(self, factory: ModelFactory, settings: Settings) -> None:
         self.system: System = factory.build(settings, {}, 0)
@@ -115,12 +74,14 @@ class Decoding:
         self.collector = OutcomeCollector(depth)
         self.system.recorder.on_ran = self.collector.hear
         self.tally = Tally()
+        self._before = copy.deepcopy(self.system.engine.scheduler.statistics)
 
     def warm_up(self, request: BenchRequest) -> None:
         """Serve a request that counts nowhere."""
         self.system.recorder.on_ran = lambda plan, result: None
         InProcessLoad(self.system.engine, self.system.recorder).run([request], closed_loop(1, 1))
         self.system.recorder.on_ran = self.collector.hear
+        self._before = copy.deepcopy(self.system.engine.scheduler.statistics)
 
     def run(self, requests: Sequence[BenchRequest], concurrency: int) -> RunRecord:
         """Serve requests with so many at a time, and count them."""
@@ -129,9 +90,22 @@ class Decoding:
         self.tally.add(record)
         return record
 
+    def acceptance(self) -> Acceptance | None:
+        """Of everything that was served so far, but for warming up; None where no request decoded."""
+        return acceptance_between(self._before, self.system.engine.scheduler.statistics)
+
     def outcomes(self) -> Outcomes:
         """Of all blocks that came with confidences so far."""
         return self.collector.outcomes()
+
+    def draft_failures(self) -> dict[str, int]:
+        """The drafter's faults so far, by reason."""
+        executor = self.system.recorder.executor
+        return dict(executor.draft_failures) if isinstance(executor, TorchExecutor) else {}
+
+    def close(self) -> None:
+        """End the engine."""
+        self.system.engine.close()
 
 
 def measuring_settings(

@@ -114,3 +114,10 @@ def test_unknown_requests_and_ends_of_text_get_no_drafts() -> None:
     forced = drafter(1.0, {"r": KnownText(0, [4, 5])})
     ask = [DraftRequest(name, [1, 4, 5], 3, 1, SamplingParams(), 0, 0) for name in ("r", "stranger")]
     assert [block.token_ids for block in forced.propose(ask)] == [[], []]
+
+
+def test_forced_drafts_are_certain_and_say_so() -> None:
+    """Else they would count as faults under the textbook rule."""
+    forced = drafter(1.0, {"r": KnownText(0, [4, 5, 6])})
+    (block,) = forced.propose([DraftRequest("r", [1, 4], 3, 1, SamplingParams(), 0, 0)])
+    assert (block.token_ids, block.distributions) == ([5, 6], ())

@@ -12,12 +12,14 @@ from slipstream.bench.records import Chunk, RequestRecord, RunRecord, StepRecord
 from slipstream.scheduler.statistics import SchedulerStatistics
 
 
-def counted(*steps: tuple[int, int], drafted: int | None = None) -> Acceptance:
-    """What a scheduler counts for decode steps of (verified, accepted) drafts, after others before them."""
+def counted(*steps: tuple[int, int], drafted: int | None = None, num_ended: int = 0) -> Acceptance:
+    """What a scheduler counts for decode steps of (verified, accepted) drafts, after others before them; so many of
+    them were ended by an accepted draft."""
     statistics = SchedulerStatistics.for_drafts(5)
 
     def count(verified: int, accepted: int) -> None:
         statistics.num_drafted_tokens += verified
+        statistics.num_decode_tokens += accepted + 1
         statistics.acceptance_histogram[verified][accepted] += 1
 
     count(2, 1)
@@ -25,6 +27,7 @@ def counted(*steps: tuple[int, int], drafted: int | None = None) -> Acceptance:
     before = copy.deepcopy(statistics)
     for verified, accepted in steps:
         count(verified, accepted)
+    statistics.num_decode_tokens -= num_ended
     if drafted is not None:
         statistics.num_drafted_tokens = before.num_drafted_tokens + drafted
     acceptance = acceptance_between(before, statistics)
@@ -66,6 +69,20 @@ def test_per_position_rates_over_all_steps_and_over_steps_that_verified_there() 
     assert acceptance.rate_by_position == (0.75, 0.25, 0.25)
     assert acceptance.rate_by_position_verified == (0.75, pytest.approx(1 / 3), 0.5)
     assert acceptance.mean_length_full == 2.5  # the two steps of three drafts: 4 and 1 tokens
+
+
+def test_a_step_that_an_accepted_draft_ended_has_no_token_after_it() -> None:
+    assert counted((3, 2), (3, 3), num_ended=1).tokens_per_decode_step == 3.0
+    assert counted((3, 2), (3, 3)).tokens_per_decode_step == 3.5
+
+
+def test_of_trimmed_steps_those_count_for_a_draft_that_verified_it_and_had_all_before_accepted() -> None:
+    """100 steps, draft 1 accepted in 80; draft 2 verified in 50 of all, of which 40 had draft 1 accepted, 10 both."""
+    acceptance = counted(*[(1, 1)] * 40, *[(1, 0)] * 10, *[(2, 0)] * 10, *[(2, 1)] * 30, *[(2, 2)] * 10)
+    assert acceptance.rate_by_position_reached == (0.8, 0.25)
+    assert acceptance.rate_by_position_verified == (0.8, 0.2)
+    assert counted((2, 0)).rate_by_position_reached == (0.0, None)
+    assert counted((0, 0)).rate_by_position_reached == ()
 
 
 def test_nothing_verified_gives_no_verdict() -> None:

@@ -69,9 +69,9 @@ def test_user_values_are_kept_and_named_as_such() -> None:
             },
             "standard",
             "greedy",
-            "the same",
+            "give the same texts",
         ),
-        ({"method": "ngram", "rejection_sample_method": "standard"}, "standard", None, "the same"),
+        ({"method": "ngram", "rejection_sample_method": "standard"}, "standard", None, "give the same texts"),
     ],
 )
 def test_the_report_names_the_rule_that_judges_drafts(

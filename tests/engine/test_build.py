@@ -79,13 +79,14 @@ def test_other_models_keep_n_grams(model: str, tmp_path: Path) -> None:
     assert speculation_line(engine.resolution).startswith("Speculation: on, method ngram, K = 5")
 
 
-def test_a_broken_shipped_drafter_leaves_plain_answers(model: str, shipped: Path) -> None:
+def test_instead_of_a_broken_shipped_drafter_n_grams_draft(model: str, shipped: Path) -> None:
     plain, _ = texts_of(built(model, shipped, speculative_config=None))
     (shipped / NAME / "model.safetensors").write_bytes(b"nothing")
     engine = built(model, shipped)
-    assert texts_of(engine) == (plain, 0)
-    assert row_of(engine).value == "none" and "cannot be used" in row_of(engine).reason
-    assert f"off because {NAME} ships with this model and cannot be used" in speculation_line(engine.resolution)
+    assert texts_of(engine)[0] == plain
+    assert row_of(engine).value == '{"method": "ngram"}'
+    assert f"{NAME} ships with this model and cannot be used" in row_of(engine).reason
+    assert speculation_line(engine.resolution).startswith("Speculation: on, method ngram, K = 5")
 
 
 @pytest.mark.parametrize(

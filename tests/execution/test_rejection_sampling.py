@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from slipstream.execution.executor import TorchExecutor
 from slipstream.models.decoder import Decoder
 from slipstream.models.loading import open_model
 from slipstream.request import Request, SamplingParams
+from slipstream.sampling.rejection import DistributionCheck, DrawnDistribution
 from slipstream.scheduler.protocol import DraftBlock, DraftDistribution, Drafter, DraftRequest
 from slipstream.speculation.block_drafter import BlockDrafter
 from slipstream.speculation.chain import ChainDrafter
@@ -53,19 +54,28 @@ def decoder(target: Path) -> Decoder:
     return build_decoder(open_model(str(target), progress=False), replace(SETTINGS, batch_invariant=False))
 
 
+Spoil = Callable[[DraftBlock], DraftBlock]
+
+
+def lose(block: DraftBlock) -> DraftBlock:
+    """Without what its drafts were drawn from."""
+    return replace(block, distributions=None)
+
+
 @dataclass
 class Wrapped:
-    """A drafter whose blocks lose what one request's drafts were drawn from."""
+    """A drafter whose blocks for one request are spoilt."""
 
     inner: Drafter
     loser: str = ""
+    spoil: Spoil = lose
 
     def __post_init__(self) -> None:
         self.layout = self.inner.layout
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         return [
-            replace(block, distributions=None) if asked.request_id == self.loser else block
+            self.spoil(block) if asked.request_id == self.loser else block
             for asked, block in zip(requests, self.inner.propose(requests), strict=True)
         ]
 
@@ -74,7 +84,14 @@ class Wrapped:
 
 
 def executor_of(
-    decoder: Decoder, *, num_kv_blocks: int = 128, block_size: int = 16, ngrams: bool = False, loser: str = ""
+    decoder: Decoder,
+    *,
+    num_kv_blocks: int = 128,
+    block_size: int = 16,
+    ngrams: bool = False,
+    loser: str = "",
+    spoil: Spoil = lose,
+    needs_distributions: bool = True,
 ) -> TorchExecutor:
     """A tiny DSpark drafter that knows the first few tokens only, judged by the textbook rule."""
     config = tiny_drafter_config(draft_vocab_size=NUM_DRAFT_LETTERS)
@@ -83,7 +100,7 @@ def executor_of(
     model = DrafterModel(config, kernels=decoder.kernels)
     model.load_state_dict(weights)
     block = BlockDrafter(model, ServingTarget(decoder, num_kv_blocks, block_size), sample_method="probabilistic")
-    drafter: Drafter = Wrapped(block, loser)
+    drafter: Drafter = Wrapped(block, loser, spoil)
     if ngrams:
         drafter = ChainDrafter({"ngram": NgramDrafter(2, 4), "dspark": block}, block.layout)
     return TorchExecutor(
@@ -92,7 +109,7 @@ def executor_of(
         block_size=block_size,
         drafter=drafter,
         observer=block,
-        needs_distributions=True,
+        needs_distributions=needs_distributions,
     )
 
 
@@ -203,6 +220,38 @@ def test_G15_a_lost_q_is_counted_and_touches_one_request(decoder: Decoder) -> No
         assert done.texts[name] == whole.texts[name] != alone[name]
 
 
+def with_each(change: Callable[[Any], DraftDistribution]) -> Spoil:
+    return lambda block: replace(block, distributions=[change(found) for found in block.distributions or ()])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        with_each(lambda found: DraftDistribution()),
+        with_each(lambda found: replace(found, target_ids=found.target_ids + 10**6)),
+        with_each(lambda found: replace(found, target_ids=found.target_ids.to(torch.float32))),
+        with_each(lambda found: replace(found, target_ids=found.target_ids[:-1])),
+        with_each(lambda found: replace(found, logits=found.logits.to("meta"))),
+        with_each(lambda found: replace(found, temperature=0.0)),
+    ],
+    ids=["of another class", "ids of no token", "ids of another type", "too few ids", "another device", "temperature"],
+)
+def test_a_q_that_nothing_can_be_judged_by_touches_one_request(decoder: Decoder, spoil: Spoil) -> None:
+    alone = run(TorchExecutor(decoder, num_kv_blocks=128, block_size=16), config_of(0), requests(3, 12)).texts
+    whole = run(executor_of(decoder), config_of(3), requests(3, 12)).texts
+    executor = executor_of(decoder, loser="r1", spoil=spoil)
+    done = run(executor, config_of(3), requests(3, 12))
+    assert set(executor.draft_failures) == {"invalid_distribution"}
+    assert done.texts == whole | {"r1": alone["r1"]} and sum(o.num_verified for o in done.outputs["r1"]) > 0
+
+
+def test_under_coupled_what_drafts_were_drawn_from_changes_no_text(decoder: Decoder) -> None:
+    alone = run(TorchExecutor(decoder, num_kv_blocks=128, block_size=16), config_of(0), requests(6, 20)).texts
+    executor = executor_of(decoder, needs_distributions=False)
+    done = run(executor, replace(config_of(3), rejection_sample_method="coupled"), requests(6, 20))
+    assert done.texts == alone and done.num_verified > 0 and executor.draft_failures == {}
+
+
 def test_greedy_requests_are_as_ever(decoder: Decoder) -> None:
     plain = TorchExecutor(decoder, num_kv_blocks=128, block_size=16)
     alone = run(plain, config_of(0), requests(2, 12, temperature=0.0)).texts
@@ -225,15 +274,24 @@ def test_certain_drafts_are_judged_alike_by_both_rules(decoder: Decoder) -> None
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_blocks_must_say_what_each_draft_was_drawn_from(temperature: float) -> None:
     asked = DraftRequest("r", [1, 2], 3, 1, SamplingParams(temperature=temperature), 0, 0)
-    three = [DraftDistribution() for _ in range(3)]
-    for needs in (False, True):
-        drafter = SafeDrafter(NgramDrafter(1, 2), 100, needs_distributions=needs)
-        assert drafter._judgeable(DraftBlock([4, 5, 6], distributions=three), asked).distributions is three
-        assert drafter._judgeable(DraftBlock([4, 5, 6], distributions=()), asked).distributions == ()
-        drafter._judgeable(DraftBlock([]), asked)
-        assert drafter.failures == {}
-        drafter._judgeable(DraftBlock([4, 5, 6]), asked)
-        assert drafter.failures["missing_distribution"] == (needs and temperature > 0)
-        assert drafter._judgeable(DraftBlock([4, 5], distributions=three), asked).distributions == ()
-        assert drafter.failures["missing_distribution"] == 1 + (needs and temperature > 0)
-        assert drafter._checked(DraftBlock([4, 5, 100], distributions=three)).distributions == three[:2]
+    three = [DrawnDistribution(torch.zeros(4), torch.arange(4, 8), 1.0) for _ in range(3)]
+    drafter = SafeDrafter(NgramDrafter(1, 2), 100, distribution_check=DistributionCheck(100, "cpu"))
+    assert drafter._judgeable(DraftBlock([4, 5, 6], distributions=three), asked).distributions is three
+    assert drafter._judgeable(DraftBlock([4, 5, 6], distributions=()), asked).distributions == ()
+    drafter._judgeable(DraftBlock([]), asked)
+    assert drafter.failures == {}
+    drafter._judgeable(DraftBlock([4, 5, 6]), asked)
+    assert drafter.failures["missing_distribution"] == (temperature > 0)
+    assert drafter._judgeable(DraftBlock([4, 5], distributions=three), asked).distributions == ()
+    assert drafter.failures["missing_distribution"] == 1 + (temperature > 0)
+    assert drafter._checked(DraftBlock([4, 5, 100], distributions=three)).distributions == three[:2]
+
+
+def test_where_equality_judges_nothing_must_be_said_and_nothing_is_kept() -> None:
+    asked = DraftRequest("r", [1, 2], 3, 1, SamplingParams(temperature=1.0), 0, 0)
+    three = [DrawnDistribution(torch.zeros(4), torch.arange(4, 8), 1.0) for _ in range(3)]
+    drafter = SafeDrafter(NgramDrafter(1, 2), 100)
+    for block in (DraftBlock([4, 5, 6], distributions=three), DraftBlock([4, 5, 6]), DraftBlock([4], [0.5])):
+        kept = drafter._judgeable(block, asked)
+        assert not kept.distributions and (kept.token_ids, kept.confidences) == (block.token_ids, block.confidences)
+    assert drafter.failures == {}

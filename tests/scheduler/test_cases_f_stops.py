@@ -48,6 +48,7 @@ def test_F1_eos_anywhere_in_a_block_ends_the_output(layout_name: str, lag: int, 
     statistics = rig.scheduler.statistics
     assert statistics.num_output_tokens == offset + 1
     assert statistics.num_accepted_tokens <= offset
+    assert statistics.num_decode_tokens == offset, "an accepted draft that ends the output has no token after it"
 
 
 @EACH_LAYOUT

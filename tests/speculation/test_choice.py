@@ -3,6 +3,7 @@ test puts into a folder."""
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from slipstream.scheduler.layouts import LAYOUTS
 from slipstream.speculation.choice import OTHER_DEFAULT, SHIPPED_DEFAULT, choose_speculation
 from slipstream.speculation.drafter_config import TargetIdentity
 from slipstream.speculation.formats.checkpoint import open_drafter_checkpoint, write_drafter
-from slipstream.speculation.shipped import SHIPPED_FOLDER, made_for, shipped_drafters
+from slipstream.speculation.shipped import SHIPPED_FOLDER, drafter_folder, made_for, shipped_drafters
 
 AUTO = SpeculativeSettings(method="auto")
 NAME = "tiny-dspark"
@@ -69,10 +70,37 @@ def test_the_default_may_be_a_chain(target: ModelSource, tmp_path: Path) -> None
     ship(tmp_path, target)
     found = choose_speculation(AUTO, target, folder=tmp_path, default=("ngram", "dspark"))
     assert found.settings is not None and found.settings.drafters == ("ngram", "dspark")
-    assert f'"drafters": ["ngram", "dspark"], "model": "{NAME}"' in found.as_setting().value
+    words = json.loads(found.as_setting().value)
+    assert (words["method"], words["drafters"], words["model"]) == ("chain", ["ngram", "dspark"], NAME)
     assert choose_speculation(parse_speculative_config(found.as_setting().value), target, folder=tmp_path).settings == (
         found.settings
     )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3, "num_speculative_tokens": 7},
+        {
+            "method": "dspark",
+            "rejection_sample_method": "standard",
+            "draft_sample_method": "greedy",
+            "num_speculative_tokens": 4,
+            "num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 8, 2]],
+        },
+        {"method": "auto", "num_speculative_tokens": 2, "draft_max_model_len": 20},
+    ],
+)
+def test_what_the_report_says_can_be_given_back_whatever_was_asked_for(
+    target: ModelSource, tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    found = choose_speculation(settings_from(asked), target, folder=ship(tmp_path, target))
+    row = found.as_setting()
+    assert row.source == "user"
+    assert {name: json.loads(row.value)[name] for name in asked if name != "method"} == {
+        name: value for name, value in asked.items() if name != "method"
+    }
+    assert choose_speculation(parse_speculative_config(row.value), target, folder=tmp_path).settings == found.settings
 
 
 def test_the_constants_name_what_can_be_served() -> None:
@@ -131,6 +159,23 @@ def test_a_method_without_a_model_takes_the_shipped_one(
         assert found.as_setting().source == "user"
 
 
+def test_a_folder_of_the_users_own_goes_before_a_shipped_one_of_its_name(
+    target: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped, here = ship(tmp_path / "shipped", target), tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    def chosen() -> str | None:
+        found = choose_speculation(settings_from({"method": "dspark", "model": NAME}), target, folder=shipped)
+        assert found.settings is not None and found.settings.model == str(drafter_folder(NAME, shipped))
+        return found.settings.model
+
+    assert chosen() == str(shipped / NAME)
+    ship(here, target)
+    assert chosen() == NAME
+
+
 def test_what_does_not_ship_is_refused_with_what_does(target: ModelSource, tmp_path: Path) -> None:
     dspark = settings_from({"method": "dspark"})
     with pytest.raises(SettingError, match="no dspark drafter ships for tiny; none ships at all"):
@@ -156,7 +201,7 @@ def test_a_shipped_drafter_that_cannot_be_opened_costs_speed_alone(
     weights.write_bytes(weights.read_bytes()[:-100])
     with caplog.at_level(logging.WARNING):
         method, reason = method_and_reason(target, tmp_path)
-    assert method is None and NAME in reason and "model.safetensors" in reason
+    assert method == OTHER_DEFAULT and NAME in reason and "model.safetensors" in reason
     assert "cannot be used" in caplog.text
     with pytest.raises(ModelLoadError):
         choose_speculation(settings_from({"method": "dspark"}), target, folder=tmp_path)

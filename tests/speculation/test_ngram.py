@@ -154,6 +154,8 @@ def test_reference_text_is_spoilt_by_rule() -> None:
         return drafter.propose([asked])[0].token_ids
 
     right = ReferenceTextDrafter(layout, texts, 100)
+    asked = DraftRequest("r", [1, 2, 3], 3, 1, SamplingParams(), 0, 0)
+    assert right.propose([asked])[0].distributions == (), "certain drafts, which are no fault under the textbook rule"
     assert block(right, "r-7", 1) == [11, 12, 13]
     assert block(right, "r-7", 4) == [14]
     assert block(right, "r2-7", 0) == [20, 21]

@@ -113,6 +113,11 @@ def test_everything_that_is_given_is_in_the_card_beside_its_command() -> None:
     assert "copies of its layers; they come under Apache-2.0" in text and "elsewhere" not in text
 
 
+def test_what_drafts_do_to_texts_is_said_of_both_rules() -> None:
+    first = card({}).split("# tiny-dspark")[1].split("## Use")[0]
+    assert "never a\ntext, or under the textbook rejection rule never a text's law." in first
+
+
 def test_what_is_not_given_is_not_in_the_card() -> None:
     text = card({})
     assert text.count("Nothing is recorded.") == 2

@@ -60,7 +60,9 @@ def test_measured_acceptance_is_the_formulas_and_above_that_of_greedy_drafts(fol
             assert abs(position.difference) < 4 * position.standard_error
     assert coupled[0].standard_error < 0.03
     assert coupled[0].measured > 2 * greedy[0].measured > 0.0
-    assert coupled[0].measured == pytest.approx(decoding.tally.conditional_acceptance()[0], abs=1e-9)
+    acceptance = decoding.acceptance()
+    assert acceptance is not None and acceptance.rate_by_position_reached is not None
+    assert coupled[0].measured == pytest.approx(acceptance.rate_by_position_reached[0], abs=1e-9)
 
 
 def test_noise_of_another_position_breaks_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
