@@ -27,7 +27,7 @@ def faults(count):
 is_kept = sys.argv[1] == "kept"
 if is_kept:
     assert keep_freed_memory()
-faults(1)
+faults(8)  # the heap settles
 print("faults", faults(4))
 block = torch.ones(50_000_000)
 del block
