@@ -84,8 +84,8 @@ class DistributionCheck:
         return None
 
     def _are_tokens(self, target_ids: Tensor) -> bool:
-        different = target_ids.unique().tolist()  # ascending
-        return len(different) == len(target_ids) and different[0] >= 0 and different[-1] < self._vocab_size
+        token_ids = set(target_ids.tolist())
+        return len(token_ids) == len(target_ids) and min(token_ids) >= 0 and max(token_ids) < self._vocab_size
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -43,16 +43,8 @@ def no_drafts(drafter: NgramDrafter, requests: Sequence[DraftRequest]) -> list[D
 def test_a_drafter_that_always_fails_is_said_to(
     model: str, prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [
-        "evaluate",
-        "--model",
-        model,
-        "--temperature",
-        "0",
-        *SMALL,
-        "--speculative-config",
-        '{"method": "ngram"}',
-    ]
+    command = ["evaluate", "--model", model, "--prompts", prompts, "--temperature", "0", *SMALL]
+    command += ["--speculative-config", '{"method": "ngram"}']
     assert main([*command, "--json", str(tmp_path / "whole")]) == 0
     assert "failed" not in capsys.readouterr().out
     monkeypatch.setattr(NgramDrafter, "propose", no_drafts)
