@@ -24,7 +24,7 @@ from slipstream.speculation.registry import open_drafter
 from slipstream.speculation.serving import DrafterSource
 from slipstream.speculation.shipped import SHIPPED_FOLDER, ShippedDrafter, drafter_folder, made_for, shipped_drafters
 
-SHIPPED_DEFAULT: tuple[str, ...] = ("dspark",)
+SHIPPED_DEFAULT: tuple[str, ...] = ("ngram", "dspark")
 """What drafts by default for a target that a drafter ships for, and whose: several are a chain, the model last."""
 OTHER_DEFAULT = "ngram"
 """What drafts by default for any other target."""
