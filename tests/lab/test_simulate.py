@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_speed import skip_if_slow
 
 from slipstream.bench.arrivals import all_at_once
 from slipstream.cli import main
@@ -231,6 +232,7 @@ def test_the_command_refuses(
 def test_three_thousand_steps_a_second_at_64_running() -> None:
     """The bar of the lab: 64 requests that all decode with drafts. Processor time, the best of a few tries: machines
     are shared."""
+    skip_if_slow()
     config = SchedulerConfig(
         max_num_batched_tokens=512,
         max_num_seqs=64,
@@ -264,6 +266,7 @@ def test_three_thousand_steps_a_second_at_64_running() -> None:
 def test_before_and_after_with_their_report_within_five_seconds(tmp_path: Path) -> None:
     from slipstream.lab.html_report import html_of
 
+    skip_if_slow()
     start = time.process_time()
     scenario = load_scenario(PUBLIC)
     scenario = scenario.checked(workloads=scenario.workloads[:1])

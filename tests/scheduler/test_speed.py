@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from driver import make_config, make_request
+from machine_speed import skip_if_slow
 
 from slipstream.scheduler.protocol import RequestResult, StepPlan, StepResult
 from slipstream.scheduler.scheduler import Scheduler
@@ -63,6 +64,7 @@ def steady_scheduler() -> tuple[Scheduler, FreeExecutor]:
 @pytest.mark.timing
 @pytest.mark.benchmark(group="scheduler", warmup=False)
 def test_schedule_and_commit_within_a_millisecond(benchmark) -> None:
+    skip_if_slow()
     scheduler, executor = steady_scheduler()
     emitted = []
     state = {"plan": scheduler.schedule(0.0)}
