@@ -89,7 +89,7 @@ def source() -> ModelSource:
 
 @pytest.mark.model
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2700)
 def test_greedy_texts_equal_transformers(source: ModelSource) -> None:
     template = source.chat_template
     texts = prompts()

@@ -100,7 +100,7 @@ def test_tokens_and_pairs_have_the_targets_law(temperature: float, filters: str,
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
 def test_whole_texts_have_the_targets_law(temperature: float, filters: str, method: str, num_drafts: int) -> None:
     sampling = SamplingParams(temperature=temperature, **FILTERS[filters])
-    chains = speculate(TARGET, DRAFT, sampling, 8_000, num_tokens=4, num_drafts=num_drafts, method=method)
+    chains = speculate(TARGET, DRAFT, sampling, 2_000, num_tokens=4, num_drafts=num_drafts, method=method)
     statistic, degrees = chi_square([tuple(text) for text in chains.token_ids], chain_law(TARGET, sampling, 4))
     assert statistic < chi_square_bound(max(degrees, 1))
 
@@ -175,7 +175,7 @@ def test_drafts_are_accepted_as_often_as_one_minus_the_total_variation(temperatu
 
 
 @pytest.mark.parametrize(
-    ("trials", "tolerance"), [(1_500, 0.045), pytest.param(200_000, 0.004, marks=pytest.mark.slow)]
+    ("trials", "tolerance"), [(1_500, 0.045), pytest.param(50_000, 0.008, marks=pytest.mark.slow)]
 )
 def test_G2_q_is_what_the_drafts_were_drawn_from(trials: int, tolerance: float) -> None:
     """A drafter that keeps its two likeliest tokens: q is of those two, and the law is the target's all the same."""
