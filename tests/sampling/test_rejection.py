@@ -174,9 +174,7 @@ def test_drafts_are_accepted_as_often_as_one_minus_the_total_variation(temperatu
     assert chains.acceptance == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / num_seeds))
 
 
-@pytest.mark.parametrize(
-    ("trials", "tolerance"), [(1_500, 0.045), pytest.param(50_000, 0.008, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("trials", "tolerance"), [(1_500, 0.045), pytest.param(50_000, 0.008, marks=pytest.mark.slow)])
 def test_G2_q_is_what_the_drafts_were_drawn_from(trials: int, tolerance: float) -> None:
     """A drafter that keeps its two likeliest tokens: q is of those two, and the law is the target's all the same."""
     kept = DRAFT[:1].topk(2).indices[0].tolist()
