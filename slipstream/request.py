@@ -147,10 +147,15 @@ class SamplingParams:
             if not allowed:
                 raise RequestError("allowed_token_ids must name at least one token", "allowed_token_ids")
             object.__setattr__(self, "allowed_token_ids", allowed)
-        if len(self.bad_words_token_ids) > MAX_BAD_WORDS or not all(self.bad_words_token_ids):
-            raise RequestError(f"bad_words takes at most {MAX_BAD_WORDS} words, none of them empty", "bad_words")
+        words = _checked_tuple("bad_words_token_ids", self.bad_words_token_ids, tuple)
+        if len(words) > MAX_BAD_WORDS or not all(words):
+            raise RequestError(
+                f"bad_words_token_ids takes at most {MAX_BAD_WORDS} words, none of them empty", "bad_words_token_ids"
+            )
         if self.thinking is not None:
-            _check_whole_range("thinking_token_budget", self.thinking.max_tokens, 0, MAX_WHOLE_NUMBER)
+            if not isinstance(self.thinking, ThinkingBudget):
+                raise RequestError(f"thinking must be a ThinkingBudget, got {shown(self.thinking)}", "thinking")
+            _check_whole_range("thinking", self.thinking.max_tokens, 0, MAX_WHOLE_NUMBER)
         _check_range("temperature", self.temperature, 0.0, 100.0)
         _check_number("top_p", self.top_p)
         if not 0.0 < self.top_p <= 1.0:
@@ -228,7 +233,7 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
 
 
 def _checked_tuple(name: str, values: object, kind: type) -> tuple[object, ...]:
-    what = "strings" if kind is str else "token ids"
+    what = {str: "strings", int: "token ids"}.get(kind, "tuples of token ids")
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise RequestError(f"{name} must be a list of {what}, got {shown(values)}", name)
     for value in values:

@@ -18,9 +18,11 @@ from server_helpers import LONGEST_TOKEN, NAME, RunningServer, Starter
 from slipstream.config import SettingError
 from slipstream.request import RequestError
 from slipstream.server.body import MAX_BODY_BYTES, MAX_CONTAINERS, MAX_STRINGS, MAX_VALUES, check_counts
-from slipstream.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
 from slipstream.server.serve import bind
 from slipstream.server.served_model import VERY_LONG_TEXT, ServedModel
+from slipstream.server.wire.chat import ChatRequest
+from slipstream.server.wire.completions import CompletionRequest
+from slipstream.server.wire.generation import GenerationRequest
 
 MODEL_LEN = 8192
 # Far above what is seen (about 0.1 s) and far below what each of these bodies once cost (7 to 110 s).
