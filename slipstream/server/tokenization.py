@@ -43,6 +43,7 @@ def tokenization_routes(service: Service) -> APIRouter:
         """Text of token ids, special tokens written out."""
         body, notes = await service.read(request, DetokenizeRequest)
         model.check_name(body.model)
+        model.check_length(len(body.tokens))
         for position, token in enumerate(body.tokens):
             if token < 0 or model.tokenizer.id_to_token(token) is None:
                 raise RequestError(f"tokens[{position}] is {token}, which is no token of this model", "tokens")

@@ -18,6 +18,7 @@ MAX_MESSAGES = 4096
 MAX_CONTENT_PARTS = 1024
 MAX_STOP_CHARACTERS = 4096
 MAX_STOP_TOKEN_IDS = 4096
+MAX_BAD_WORD_CHARACTERS = 128
 MAX_LOGIT_BIASES = 1 << 16
 # One level of priority is worth `priority_ageing_s` of waiting (30 s unless set otherwise); a wider range would let one
 # client keep all others waiting for good.
@@ -63,9 +64,10 @@ _StopString = Annotated[str, Field(max_length=MAX_STOP_CHARACTERS)]
 Stop = _StopString | Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
 
 
+# Encoding them is work that nobody else is served during.
 BadWords = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]],
-    Field(max_length=MAX_BAD_WORDS // 2, fail_fast=True),
+    list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]],
+    Field(max_length=MAX_BAD_WORDS // 4, fail_fast=True),
 ]
 
 

@@ -11,17 +11,24 @@ from pydantic_core import PydanticCustomError
 from slipstream.server.wire.fields import shortened
 
 MAX_UNKNOWN = 64
+MAX_NAME = 256
 
 
 class OpenObject(BaseModel):
-    """Values are taken as they are, never converted. At most MAX_UNKNOWN fields that it does not know."""
+    """Values are taken as they are, never converted. At most MAX_UNKNOWN fields that it does not know, whose names have
+    at most MAX_NAME characters."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     @model_validator(mode="before")
     @classmethod
     def _limit_unknown(cls, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > MAX_UNKNOWN:
+        if not isinstance(value, dict):
+            return value
+        for name in value:
+            if len(name) > MAX_NAME:
+                raise PydanticCustomError("unknown_field", "has no field {name}", {"name": repr(shortened(name))})
+        if len(value) > MAX_UNKNOWN:
             unknown = [name for name in value if name not in cls.model_fields]
             if len(unknown) > MAX_UNKNOWN:
                 raise PydanticCustomError(

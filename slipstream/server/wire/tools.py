@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.request import RequestError
+from slipstream.server.body import LARGE_BODY, check_counts
 from slipstream.server.wire.fields import shortened
 from slipstream.server.wire.objects import OpenObject
 
@@ -100,6 +101,8 @@ def tool_use(
 
 def arguments_of(text: str, where: str) -> Any:
     """Arguments of a call that the model made before, as the object that templates write out."""
+    if len(text) > LARGE_BODY:
+        check_counts(text.encode("utf-8", "surrogatepass"))
     try:
         return json.loads(text or "{}")
     except (ValueError, RecursionError):
