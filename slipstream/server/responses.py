@@ -21,7 +21,8 @@ from slipstream.server.service import Service
 from slipstream.server.speculation_report import SpeculationReport
 from slipstream.server.sse import EventStream, named_event, unless_client_gone
 from slipstream.server.streams import stream_answer
-from slipstream.server.wire.responses import ResponsesRequest
+from slipstream.server.wire.fields import shortened
+from slipstream.server.wire.responses import LOGPROBS_INCLUDED, ResponsesRequest
 
 PREFIXES = {ItemKind.REASONING: "rs", ItemKind.TEXT: "msg", ItemKind.CALL: "fc"}
 
@@ -38,6 +39,9 @@ def response_routes(service: Service) -> APIRouter:
         model.check_name(body.model)
         conversation = body.conversation()
         check_tools(conversation.tools, notes)
+        for name in body.include or ():
+            if name != LOGPROBS_INCLUDED:
+                notes.add(f"include: {shortened(name)!r} is in no answer of this server", "include", "unknown_value")
         prompt, written = await model.encode_chat(conversation)
         sampling = body.sampling(
             max_tokens=body.max_output_tokens,

@@ -26,7 +26,9 @@ def create(server: RunningServer, text: Any, **options: Any) -> Any:
 
 
 def test_text_in_text_out(server: RunningServer) -> None:
-    response = create(server, "Please hello", instructions="Be kind.", max_output_tokens=200)
+    include: Any = ["reasoning.encrypted_content"]
+    response = create(server, "Please hello", instructions="Be kind.", max_output_tokens=200, include=include)
+    assert "reasoning.encrypted_content" in response.model_extra["warnings"][0]
     assert response.status == "completed" and response.output_text == REPLIES["hello"]
     (message,) = response.output
     assert (message.type, message.role, message.status) == ("message", "assistant", "completed")

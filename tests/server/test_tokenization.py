@@ -37,6 +37,8 @@ def test_a_conversation_has_the_tokens_that_chat_counts(server: RunningServer) -
     closed = post(server, "/tokenize", {"messages": messages, "add_generation_prompt": False}).json()
     assert closed["tokens"] == answer["tokens"][: closed["count"]] and EOS in closed["tokens"]
     assert closed["count"] < answer["count"]
+    roles = [post(server, "/tokenize", {"messages": [{"role": r, "content": "x"}]}) for r in ("developer", "system")]
+    assert roles[0].json() == roles[1].json()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from slipstream.request import RequestError
 from slipstream.server.conversation import Conversation
-from slipstream.server.wire.content import Content, text_of
+from slipstream.server.wire.content import ROLES, Content, text_of
 from slipstream.server.wire.fields import MAX_MESSAGES, Int64
 from slipstream.server.wire.generation import NOT_SUPPORTED
 from slipstream.server.wire.objects import OpenObject
@@ -56,7 +56,7 @@ class ChatMessage(OpenObject):
         if self.content is None and not self.tool_calls:
             raise RequestError(f"{where}.content is missing", f"{where}.content")
         message: dict[str, Any] = {
-            "role": self.role,
+            "role": ROLES.get(self.role, self.role),
             "content": "" if self.content is None else text_of(self.content, f"{where}.content"),
         }
         if self.name is not None:

@@ -11,6 +11,8 @@ from slipstream.request import RequestError
 from slipstream.server.wire.fields import MAX_CONTENT_PARTS, shortened
 from slipstream.server.wire.objects import OpenObject
 
+# What newer clients call a role, and what templates call it.
+ROLES = {"developer": "system"}
 TEXT_PARTS = ("text", "input_text", "output_text")
 
 

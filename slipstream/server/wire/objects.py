@@ -43,8 +43,8 @@ def unknown_fields(value: OpenObject, where: str = "") -> Iterator[tuple[str, st
     """(path of the object, name, the object) of every field that is not known, of objects inside of it too."""
     for name in value.model_extra or ():
         yield where, name, value
-    for name in value.model_fields_set:
-        child = getattr(value, name, None)
+    for name in type(value).model_fields:
+        child = getattr(value, name)
         path = f"{where}.{name}" if where else name
         if isinstance(child, OpenObject):
             yield from unknown_fields(child, path)

@@ -9,13 +9,12 @@ from pydantic import Field
 
 from slipstream.request import RequestError
 from slipstream.server.conversation import Conversation
-from slipstream.server.wire.content import Content, shown_type, text_of
+from slipstream.server.wire.content import ROLES, Content, shown_type, text_of
 from slipstream.server.wire.fields import MAX_MESSAGES, Int64
 from slipstream.server.wire.generation import NOT_SUPPORTED, GenerationRequest
 from slipstream.server.wire.objects import OpenObject
 from slipstream.server.wire.tools import MAX_TOOLS, FunctionDefinition, ToolUse, arguments_of, tool_use
 
-ROLES = {"developer": "system"}
 LOGPROBS_INCLUDED = "message.output_text.logprobs"
 
 
