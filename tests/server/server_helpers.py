@@ -60,7 +60,7 @@ class RunningServer:
     engine: Engine
 
     def client(self, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=30, **options)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=300, **options)
 
     def wait_idle(self, seconds: float = 2.0) -> None:
         """Fail unless nothing runs or waits and every block is free within `seconds`."""

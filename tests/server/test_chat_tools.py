@@ -115,7 +115,7 @@ def test_thinking_is_switched_off_by_the_template(server: RunningServer, options
     choice = ask(server, "hello", **options)
     assert choice.message.content == REPLIES["hello"]
     body = {"messages": MESSAGES["hello"], "chat_template_kwargs": {"enable_thinking": False}}
-    written = httpx.post(f"{server.url}/tokenize", json=body).json()
+    written = httpx.post(f"{server.url}/tokenize", json=body, timeout=300).json()
     assert bytes(written["tokens"][-len("<think></think>") :]) == b"<think></think>"
 
 
@@ -162,8 +162,10 @@ def test_tools_of_a_model_whose_template_has_none_are_written_as_text(start_serv
     plain = start_server(ScriptedReplies(REPLIES), num_speculative_tokens=3, max_model_len=2048, num_kv_blocks=512)
     choice = ask(plain, "weather", tools=TOOLS)
     assert [call.function.name for call in choice.message.tool_calls] == ["weather", "time"]
-    written = httpx.post(f"{plain.url}/tokenize", json={"messages": MESSAGES["hello"], "tools": TOOLS}).json()
-    text = httpx.post(f"{plain.url}/detokenize", json={"tokens": written["tokens"]}).json()
+    written = httpx.post(
+        f"{plain.url}/tokenize", json={"messages": MESSAGES["hello"], "tools": TOOLS}, timeout=300
+    ).json()
+    text = httpx.post(f"{plain.url}/detokenize", json={"tokens": written["tokens"]}, timeout=300).json()
     described = text["prompt"].split("<tools>\n")[1].split("\n</tools>")[0].splitlines()
     assert [json.loads(line)["function"]["name"] for line in described] == ["weather", "time"]
 

@@ -25,7 +25,7 @@ def plain(start_server: Starter) -> RunningServer:
 
 def ask(server: RunningServer, path: str = "/v1/completions", **fields: Any) -> dict[str, Any]:
     body = {"model": NAME, "max_tokens": 12, "temperature": 0, **fields}
-    answer = httpx.post(f"{server.url}{path}", json=body, timeout=60)
+    answer = httpx.post(f"{server.url}{path}", json=body, timeout=300)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -87,7 +87,7 @@ def test_F11_echo_is_equal_streamed_and_whole(server: RunningServer, fields: dic
     options: dict[str, Any] = {"prompt": ["hello", "wo"], "n": 2, "seed": 1, "temperature": 1, "echo": True, **fields}
     whole = ask(server, **options, return_token_ids=True)
     body = {"model": NAME, "max_tokens": 12, **options, "stream": True, "return_token_ids": True}
-    text = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).text
+    text = httpx.post(f"{server.url}/v1/completions", json=body, timeout=300).text
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     for number, choice in enumerate(whole["choices"]):
         parts = [part for chunk in chunks for part in chunk["choices"] if part["index"] == number]

@@ -25,7 +25,7 @@ def server(start_server: Starter) -> RunningServer:
 
 
 def client(server: RunningServer) -> Any:
-    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60)
+    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=300)
 
 
 def create(server: RunningServer, key: str, **options: Any) -> Any:
@@ -139,10 +139,12 @@ def test_what_cannot_be_served_is_refused_by_name(
 
 
 def test_errors_without_the_client(server: RunningServer) -> None:
-    missing = httpx.post(f"{server.url}/v1/messages", json={"messages": [{"role": "user", "content": "x"}]}).json()
+    missing = httpx.post(
+        f"{server.url}/v1/messages", json={"messages": [{"role": "user", "content": "x"}]}, timeout=300
+    ).json()
     assert missing["type"] == "error" and missing["error"]["param"] == "max_tokens"
     unknown = {"model": "gpt", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
-    answer = httpx.post(f"{server.url}/v1/messages", json=unknown)
+    answer = httpx.post(f"{server.url}/v1/messages", json=unknown, timeout=300)
     assert answer.status_code == 404 and answer.json()["type"] == "error"
 
 

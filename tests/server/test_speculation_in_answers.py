@@ -25,7 +25,7 @@ def plain(start_server: Starter) -> RunningServer:
 
 def ask(server: RunningServer, **fields: Any) -> dict[str, Any]:
     body = {"model": NAME, "prompt": "hello", "max_tokens": 40, "seed": 1, **fields}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=300)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -33,7 +33,7 @@ def ask(server: RunningServer, **fields: Any) -> dict[str, Any]:
 
 def events(server: RunningServer, path: str, **fields: Any) -> list[dict[str, Any]]:
     body = {"model": NAME, "max_tokens": 40, "seed": 1, "stream": True, **fields}
-    text = httpx.post(f"{server.url}{path}", json=body, timeout=60).text
+    text = httpx.post(f"{server.url}{path}", json=body, timeout=300).text
     return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
 
 
@@ -77,7 +77,7 @@ def test_the_report_agrees_with_the_engines_counters(start_server: Starter) -> N
 def test_each_of_several_choices_has_its_own_report(server: RunningServer, path: str) -> None:
     body: dict[str, Any] = {"model": NAME, "max_tokens": 40, "seed": 1, "n": 3}
     body |= {"prompt": "hello"} if "chat" not in path else {"messages": [{"role": "user", "content": "hello"}]}
-    answer = httpx.post(f"{server.url}{path}", json=body, timeout=60).json()
+    answer = httpx.post(f"{server.url}{path}", json=body, timeout=300).json()
     reports = [drafts(choice) for choice in answer["choices"]]
     for name in ("num_steps", "num_spec_steps", "num_drafted_tokens", "num_accepted_draft_tokens"):
         assert sum(report[name] for report in reports) == drafts(answer)[name] > 0

@@ -18,7 +18,7 @@ def server(start_server: Starter) -> RunningServer:
 
 
 def post(server: RunningServer, path: str, body: Any) -> httpx.Response:
-    return httpx.post(f"{server.url}{path}", json=body, timeout=60)
+    return httpx.post(f"{server.url}{path}", json=body, timeout=300)
 
 
 @pytest.mark.parametrize("text", ["hello world", "日本 👩‍👩‍👧 é", "", "<|start|>hello<|end|>"])
@@ -67,4 +67,4 @@ def test_refusals_name_the_field(server: RunningServer, path: str, body: Any, pa
 
 
 def test_version(server: RunningServer) -> None:
-    assert httpx.get(f"{server.url}/version").json() == {"version": __version__}
+    assert httpx.get(f"{server.url}/version", timeout=300).json() == {"version": __version__}
