@@ -197,7 +197,8 @@ class _ResponseStream:
             answer.counts[0].add(delta.token_ids)
         answer.logprobs += delta.logprobs or ()
         self._new_logprobs += delta.logprobs or ()
-        for change in answer.read(delta.text, is_last=delta.finish_reason is not None):
+        # All of them first: only then is it certain which item is the last one, that a limit has cut.
+        for change in list(answer.read(delta.text, is_last=delta.finish_reason is not None)):
             yield from self._of_change(change, is_cut=delta.finish_reason == "length")
         if delta.finish_reason is not None:
             whole = answer.as_json(delta.finish_reason.value)

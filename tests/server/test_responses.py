@@ -59,7 +59,9 @@ def test_events_add_up_to_the_whole_answer(server: RunningServer, key: str) -> N
         drawn = ("id", "call_id")
         return [{k: v for k, v in item.model_dump().items() if k not in drawn} for item in response.output]
 
-    assert shape(final) == shape(whole) and final.usage == whole.usage
+    assert shape(final) == shape(whole)
+    assert final.usage.total_tokens == whole.usage.total_tokens
+    assert final.usage.output_tokens_details == whole.usage.output_tokens_details
     texts: dict[int, str] = {}
     opened: list[str] = []
     for event in events:
