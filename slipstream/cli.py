@@ -138,6 +138,11 @@ def _add_server_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="a step longer than this makes /health answer 503 (default: 60)",
     )
+    group.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse requests with unknown fields, instead of naming them in the answer's warnings",
+    )
 
 
 def _add_generate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -176,7 +181,13 @@ def _serve(args: argparse.Namespace) -> int | None:
 
     return _explaining(
         lambda: serve(
-            settings, host=args.host, port=args.port, seed=args.seed, stuck_step_s=args.stuck_step_s, record=record
+            settings,
+            host=args.host,
+            port=args.port,
+            seed=args.seed,
+            stuck_step_s=args.stuck_step_s,
+            record=record,
+            strict=args.strict,
         )
     )
 

@@ -179,6 +179,7 @@ class AsyncEngine:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        max_draft_tokens: int | None = None,
     ) -> Generation:
         """Hand prompts (token ids) to the engine and wait until it has taken all of them, or none.
 
@@ -192,7 +193,7 @@ class AsyncEngine:
         for index, prompt in enumerate(prompts):
             seed = sampling.seed if sampling.seed is not None else self._seeds.getrandbits(63)
             name = f"{request_id}/{index}"
-            submission = Submission(name, tuple(prompt), sampling, seed, priority, now, cache_salt)
+            submission = Submission(name, tuple(prompt), sampling, seed, priority, now, cache_salt, max_draft_tokens)
             tracked.append(self._tracker.add(submission))
         generation = Generation(self, tracked)
         for index, request in enumerate(tracked):

@@ -221,6 +221,8 @@ class Engine:
             priority=submission.priority,
             arrival_time=submission.arrival_time,
             cache_salt=submission.cache_salt,
+            max_draft_tokens=submission.max_draft_tokens,
+            reads_prefix_cache=submission.sampling.prompt_logprobs is None,
         )
 
     def _first_scheduled(self, plan: StepPlan, now: float) -> list[tuple[str, float]]:

@@ -44,7 +44,10 @@ class RequestTracker:
         num_prompt = len(submission.prompt_token_ids)
         tracked = TrackedRequest(
             submission,
-            [ChoiceProcessor(self._vocabulary, sampling, index) for index in range(sampling.n)],
+            [
+                ChoiceProcessor(self._vocabulary, sampling, index, submission.prompt_token_ids)
+                for index in range(sampling.n)
+            ],
             [RequestMetrics(submission.arrival_time, num_prompt, submission.seed) for _ in range(sampling.n)],
             sampling.n,
         )
@@ -105,9 +108,7 @@ class RequestTracker:
             metrics.num_steps += 1
             for listener in self._listeners:
                 listener.on_tokens(len(output.new_token_ids), gap)
-        metrics.num_verified += output.num_verified
-        metrics.num_accepted += output.num_accepted
-        metrics.num_drafted_steps += output.num_verified > 0
+        metrics.drafts.add(output)
         if output.finish_reason is not None:
             tracked.finished.add(index)
             tracked.num_open -= 1

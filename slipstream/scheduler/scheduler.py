@@ -242,6 +242,9 @@ class Scheduler:
                 statistics.num_stale_results += 1
                 continue
             request.in_flight_rows -= scheduled.num_target_rows
+            if outcome.prompt_logprobs:
+                # Rows that run again after a preemption say the same again.
+                request.prompt_logprobs[request.num_computed_tokens :] = outcome.prompt_logprobs
             if outcome.error is not None:
                 outputs.append(RequestOutput(request.request_id, [], FinishReason.ERROR, error=outcome.error))
                 self._end(request, FinishReason.ERROR, None)
@@ -260,6 +263,7 @@ class Scheduler:
         token_ids = outcome.token_ids
         num_verified, num_accepted = outcome.num_verified, outcome.num_accepted
         logprobs = outcome.logprobs
+        is_first = not request.num_output_tokens
         verdict = self._stop_checker.check(request, token_ids)
         if verdict is not None and verdict.num_kept_tokens < len(token_ids):
             kept = verdict.num_kept_tokens
@@ -294,7 +298,11 @@ class Scheduler:
             num_accepted,
             request.num_cached_tokens,
             logprobs,
+            num_drafted=outcome.num_draft_tokens,
+            num_admitted=scheduled.num_verify_rows,
         )
+        if is_first and request.sampling.prompt_logprobs is not None:
+            output.prompt_logprobs = request.prompt_logprobs
         if verdict is not None:
             output.finish_reason, output.stop_reason = verdict.finish_reason, verdict.stop_reason
             self._end(request, verdict.finish_reason, verdict.stop_reason)

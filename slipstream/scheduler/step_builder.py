@@ -87,6 +87,9 @@ class StepBuilder:
         chosen = self.drafting.num_draft_tokens(request.request_id)
         if chosen < most:
             most = chosen
+        allowed = request.max_draft_tokens
+        if allowed is not None and allowed < most:
+            most = allowed
         if room < most + 2:
             most = room - 2
         limit = self.config.draft_max_model_len

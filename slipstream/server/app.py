@@ -18,8 +18,12 @@ from slipstream.server.chat import chat_routes
 from slipstream.server.completions import completion_routes
 from slipstream.server.errors import install_error_handlers
 from slipstream.server.info import info_routes
+from slipstream.server.messages import message_routes
+from slipstream.server.responses import response_routes
 from slipstream.server.served_model import ServedModel
+from slipstream.server.service import Service
 from slipstream.server.sse import ClientGoneError
+from slipstream.server.tokenization import tokenization_routes
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -31,12 +35,14 @@ def create_app(
     registry: CollectorRegistry | None = None,
     report: Sequence[ResolvedSetting] = (),
     statistics_log: StatisticsLog | None = None,
+    strict: bool = False,
 ) -> FastAPI:
     """Serve one engine over HTTP. The application's lifespan starts and stops it.
 
     Args:
         registry: what `/metrics` shows. report: what `/v1/config` shows.
         statistics_log: writes its lines while the application runs.
+        strict: unknown fields of requests are refused, not noted in the answer.
     """
 
     @asynccontextmanager
@@ -57,7 +63,8 @@ def create_app(
     async def client_gone(_request: Request, _error: ClientGoneError) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
-    app.include_router(chat_routes(engine, model))
-    app.include_router(completion_routes(engine, model))
+    service = Service(engine, model, strict)
+    for routes in (chat_routes, completion_routes, response_routes, message_routes, tokenization_routes):
+        app.include_router(routes(service))
     app.include_router(info_routes(engine, model, report, registry or CollectorRegistry()))
     return app

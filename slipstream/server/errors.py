@@ -11,13 +11,14 @@ from starlette.exceptions import HTTPException
 
 from slipstream.engine.engine import EngineDeadError
 from slipstream.request import RequestError
-from slipstream.server.fields import shortened
+from slipstream.server.wire.fields import shortened
 
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE = 1000
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+ANTHROPIC_ROUTES = "/v1/messages"
 
 
 class ApiError(Exception):
@@ -42,22 +43,27 @@ def error_body(message: str, kind: str, parameter: str | None = None, code: str 
     return {"error": {"message": message, "type": kind, "param": parameter, "code": code}}
 
 
+def shaped(request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    """The body as the route's clients expect it: Anthropic's have a type around the error."""
+    return {"type": "error", **body} if request.url.path.startswith(ANTHROPIC_ROUTES) else body
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Give every way a request can fail the same shape."""
 
     @app.exception_handler(ApiError)
-    async def api_error(_request: Request, error: ApiError) -> JSONResponse:
-        return JSONResponse(error.body, error.status)
+    async def api_error(request: Request, error: ApiError) -> JSONResponse:
+        return JSONResponse(shaped(request, error.body), error.status)
 
     @app.exception_handler(RequestError)
-    async def request_error(_request: Request, error: RequestError) -> JSONResponse:
+    async def request_error(request: Request, error: RequestError) -> JSONResponse:
         # Messages repeat what clients sent, and templates what they like.
         message = shortened(error.message, MAX_MESSAGE)
-        return JSONResponse(error_body(message, INVALID_REQUEST, error.parameter, error.code), 400)
+        return JSONResponse(shaped(request, error_body(message, INVALID_REQUEST, error.parameter, error.code)), 400)
 
     @app.exception_handler(EngineDeadError)
-    async def engine_dead(_request: Request, error: EngineDeadError) -> JSONResponse:
-        return JSONResponse(error_body(str(error), SERVER_ERROR, code="engine_unavailable"), 503)
+    async def engine_dead(request: Request, error: EngineDeadError) -> JSONResponse:
+        return JSONResponse(shaped(request, error_body(str(error), SERVER_ERROR, code="engine_unavailable")), 503)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -66,9 +72,11 @@ def install_error_handlers(app: FastAPI) -> None:
             message = f"there is no {shortened(request.url.path)} here; the API is under /v1, its description at /docs"
         elif error.status_code == 405:
             message = f"{shortened(request.method)} is not allowed on {shortened(request.url.path)}"
-        return JSONResponse(error_body(message, INVALID_REQUEST), error.status_code, headers=error.headers)
+        body = shaped(request, error_body(message, INVALID_REQUEST))
+        return JSONResponse(body, error.status_code, headers=error.headers)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         logger.exception("%s %s failed", request.method, request.url.path, exc_info=error)
-        return JSONResponse(error_body("the server failed on this request; see its log", SERVER_ERROR), 500)
+        body = error_body("the server failed on this request; see its log", SERVER_ERROR)
+        return JSONResponse(shaped(request, body), 500)

@@ -44,8 +44,9 @@ def serve(
     seed: int | None = None,
     stuck_step_s: float = 60.0,
     record: RecordTo | None = None,
+    strict: bool = False,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; `record`: where to record every step.
+    """Serve until SIGINT or SIGTERM; `record`: where to record every step; `strict`: see `create_app`.
 
     Raises:
         SettingError, ModelLoadError: before any weight is loaded.
@@ -63,7 +64,7 @@ def serve(
             )
         ).result()
         logger.info("%s", speculation_line(built.resolution))
-        app, front = make_app(built, worker, seed=seed, stuck_step_s=stuck_step_s)
+        app, front = make_app(built, worker, seed=seed, stuck_step_s=stuck_step_s, strict=strict)
         config = uvicorn.Config(
             app,
             http=HttpProtocol,
@@ -83,7 +84,12 @@ def serve(
 
 
 def make_app(
-    built: BuiltEngine, worker: WorkerThread, *, seed: int | None = None, stuck_step_s: float = 60.0
+    built: BuiltEngine,
+    worker: WorkerThread,
+    *,
+    seed: int | None = None,
+    stuck_step_s: float = 60.0,
+    strict: bool = False,
 ) -> tuple[FastAPI, AsyncEngine]:
     """The application, and its front, around an engine that was built in `worker` and will run there."""
     engine, resolution = built.engine, built.resolution
@@ -110,7 +116,9 @@ def make_app(
         if speculative is None
         else {"method": speculative.method, "num_speculative_tokens": speculative.num_drafts},
     )
-    app = create_app(front, model, registry=registry, report=resolution.report, statistics_log=statistics_log)
+    app = create_app(
+        front, model, registry=registry, report=resolution.report, statistics_log=statistics_log, strict=strict
+    )
     return app, front
 
 
