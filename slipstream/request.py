@@ -339,6 +339,7 @@ class RequestOutput:
         num_verified: drafts the target checked in this step.
         num_accepted: how many of them were accepted.
         num_cached_tokens: prompt tokens that came from the prefix cache.
+        num_preemptions: how often the request lost its KV; on the last output.
         logprobs: one entry per new token, when asked for.
         error: what went wrong, when finish_reason is ERROR.
     """
@@ -352,3 +353,4 @@ class RequestOutput:
     num_cached_tokens: int = 0
     logprobs: list[Logprobs] | None = None
     error: str | None = None
+    num_preemptions: int = 0
