@@ -123,7 +123,11 @@ class ScheduledDrafting:
             else:
                 outside_since = None
         most = min(candidates.most, self._schedule[fitting][2])
-        inner = self._inner.decide(replace(candidates, most=most), costs) if most else DraftingDecision(0, cause=NoDrafts.LOAD)
+        inner = (
+            self._inner.decide(replace(candidates, most=most), costs)
+            if most
+            else DraftingDecision(0, cause=NoDrafts.LOAD)
+        )
         reason = inner.reason
         if not reason and most < candidates.most:
             reason = f"at most {most} drafts each while {load} requests run"

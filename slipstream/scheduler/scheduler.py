@@ -23,7 +23,7 @@ from slipstream.scheduler.protocol import (
 from slipstream.scheduler.queue import WaitingQueue
 from slipstream.scheduler.separate import SeparateBudget
 from slipstream.scheduler.shared import SharedBudget
-from slipstream.scheduler.statistics import NoDrafts, SchedulerStatistics, StepTotals
+from slipstream.scheduler.statistics import SchedulerStatistics, StepTotals
 from slipstream.scheduler.step_builder import StepBuilder
 from slipstream.scheduler.stopping import TokenStopChecker
 from slipstream.scheduler.verification import VerificationPlanner

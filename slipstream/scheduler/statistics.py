@@ -49,7 +49,7 @@ class SchedulerStatistics:
         num_target_rows, num_draft_query_rows: rows that ran; num_prefill_rows, num_verify_rows: rows planned.
         last_target_rows, last_draft_query_rows: the same of the newest committed step.
         acceptance_histogram: `[v][a]` = steps of a decoding request that verified v drafts and accepted a, [K+1][K+1].
-        draft_lengths, admitted_lengths: `[n]` = blocks of n drafts that were made; decodes planned with n drafts, [K+1].
+        draft_lengths, admitted_lengths: `[n]` = blocks of n drafts that were made; decodes planned with n, [K+1].
         num_without_drafts: steps of requests that could have drafted and did not, by reason.
         num_stale_results: results dropped because their request had ended or started over.
         num_skipped_drafts: drafting requests that had just ended or had only one token left.

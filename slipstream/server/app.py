@@ -18,8 +18,11 @@ from slipstream.server.chat import chat_routes
 from slipstream.server.completions import completion_routes
 from slipstream.server.errors import install_error_handlers
 from slipstream.server.info import info_routes
+from slipstream.server.middleware import install_middleware
+from slipstream.server.options import ServerOptions
 from slipstream.server.served_model import ServedModel
 from slipstream.server.sse import ClientGoneError
+from slipstream.server.tracing import Tracing
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -31,13 +34,17 @@ def create_app(
     registry: CollectorRegistry | None = None,
     report: Sequence[ResolvedSetting] = (),
     statistics_log: StatisticsLog | None = None,
+    options: ServerOptions | None = None,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """Serve one engine over HTTP. The application's lifespan starts and stops it.
 
     Args:
         registry: what `/metrics` shows. report: what `/v1/config` shows.
         statistics_log: writes its lines while the application runs.
+        options: what the server was started with; the defaults where None. tracing: None makes no spans.
     """
+    options = options or ServerOptions()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -49,9 +56,12 @@ def create_app(
             if writer is not None:
                 writer.cancel()
             await engine.stop()
+            if tracing is not None:
+                await asyncio.to_thread(tracing.close)
 
-    app = FastAPI(title="Slipstream", version=__version__, lifespan=lifespan)
+    app = FastAPI(title="Slipstream", version=__version__, lifespan=lifespan, root_path=options.root_path)
     install_error_handlers(app)
+    install_middleware(app, options, tracing)
 
     @app.exception_handler(ClientGoneError)
     async def client_gone(_request: Request, _error: ClientGoneError) -> Response:
