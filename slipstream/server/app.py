@@ -59,7 +59,7 @@ def create_app(
             if tracing is not None:
                 await asyncio.to_thread(tracing.close)
 
-    app = FastAPI(title="Slipstream", version=__version__, lifespan=lifespan, root_path=options.root_path)
+    app = FastAPI(title="Slipstream", version=__version__, lifespan=lifespan)
     install_error_handlers(app)
     install_middleware(app, options, tracing)
 
