@@ -1,9 +1,13 @@
-"""A server of its own in front of the scripted target, as a process: `drained_server.py TIMEOUT_S STEP_S`."""
+"""A server of its own in front of the scripted target, as a process: `drained_server.py TIMEOUT_S GATE`.
+
+After a few steps it stands still until the file GATE is there, so that answers end when a test wants it.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import uvicorn
 from engine_helpers import make_engine
@@ -15,21 +19,24 @@ from slipstream.server.http_protocol import HttpProtocol
 from slipstream.server.logs import configure_logging
 from slipstream.server.serve import bind
 
+FREE_STEPS = 4
 
-class Slow:
-    def __init__(self, executor: Executor, seconds: float) -> None:
+
+class Gated:
+    def __init__(self, executor: Executor, gate: Path) -> None:
         self._executor = executor
-        self._seconds = seconds
+        self._gate = gate
 
     def execute(self, plan: StepPlan) -> StepResult:
-        time.sleep(self._seconds)
+        while plan.step >= FREE_STEPS and not self._gate.exists():
+            time.sleep(0.01)
         return self._executor.execute(plan)
 
 
 def main() -> None:
-    timeout_s, step_s = float(sys.argv[1]), float(sys.argv[2])
+    timeout_s, gate = float(sys.argv[1]), Path(sys.argv[2])
     configure_logging("json", "info")
-    engine = make_engine(max_model_len=4096, num_kv_blocks=400, wrap=lambda inner: Slow(inner, step_s))
+    engine = make_engine(max_model_len=4096, num_kv_blocks=400, wrap=lambda inner: Gated(inner, gate))
     app, front = make_test_server(engine)
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
