@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slipstream.cli import build_parser
-from slipstream.config import SettingError
+from slipstream.cli import BAD_USAGE, build_parser, main
+from slipstream.config import SettingError, Settings
 from slipstream.server.config_file import with_config_file
 from slipstream.server.flags import options_from_args
 from slipstream.server.options import ServerOptions
+from slipstream.server.serve import check_tls, url_of
 
 TOML = """
 model = "smollm2-135m-instruct"
@@ -139,9 +142,39 @@ def test_options_that_cannot_work_are_refused(values: dict[str, Any], words: str
 
 
 def test_tls_files_are_tried_before_anything_is_loaded(tmp_path: Path) -> None:
-    from slipstream.server.serve import check_tls
-
     (tmp_path / "cert.pem").write_text("no certificate")
     for name in ("cert.pem", "missing.pem"):
         with pytest.raises(SettingError, match="--ssl-certfile"):
             check_tls(ServerOptions(ssl_certfile=str(tmp_path / name), ssl_keyfile=str(tmp_path / name)))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_tls_files_that_fit_are_taken(tmp_path: Path) -> None:
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout {key} -out {cert}"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    options = ServerOptions(ssl_certfile=cert, ssl_keyfile=key)
+    options.check()
+    check_tls(options)
+    assert url_of(options, 8443) == "https://127.0.0.1:8443"
+    with pytest.raises(SettingError, match="--ssl-certfile"):
+        check_tls(ServerOptions(ssl_certfile=key, ssl_keyfile=cert))
+
+
+def test_the_command_reads_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken: list[tuple[Settings, ServerOptions]] = []
+    monkeypatch.setattr("slipstream.server.logs.configure_logging", lambda *arguments: None)
+    monkeypatch.setattr(
+        "slipstream.server.serve.serve", lambda settings, options, record: taken.append((settings, options))
+    )
+    file = tmp_path / "a.toml"
+    file.write_text(TOML)
+    assert main(["serve", "--config", str(file), "--port", "1"]) == 0
+    ((settings, options),) = taken
+    assert (settings.scheduler.max_num_seqs, options.port, options.open_metrics) == (4, 1, True)
+    assert settings.speculative is not None and settings.speculative.num_drafts == 3
+    file.write_text("prot = 1")
+    assert main(["serve", "--config", str(file)]) == BAD_USAGE
+    assert "did you mean 'port'" in capsys.readouterr().err and len(taken) == 1

@@ -173,12 +173,12 @@ def test_every_metric_is_documented_and_every_documented_one_exists(
     start_server: Starter, samples: dict[str, Any]
 ) -> None:
     there = set(samples) | set(page_of(start_server, refitted()))
-    named = set(re.findall(r"`((?:vllm|slipstream):[a-z_]+)", DOCUMENT.read_text(encoding="utf-8")))
+    named = set(re.findall(r"`((?:vllm|slipstream):[a-z0-9_]+)", DOCUMENT.read_text(encoding="utf-8")))
     families = {
         re.sub(r"_(bucket|sum|count)$", "", name) for name in there if not name.endswith("_created") and ":" in name
     }
     assert families - named == set(), "not documented"
-    absent = set(re.findall(r"^\| `(vllm:[a-z_]+)` \| absent", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
+    absent = set(re.findall(r"^\| `(vllm:[a-z0-9_]+)` \| absent", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
     only_with = {
         "slipstream:cost_table_version",
         "slipstream:drafter_failures_total",
