@@ -18,7 +18,7 @@ class RequestIdFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         context = CURRENT_REQUEST.get()
-        record.request_id = None if context is None else context.request_id
+        vars(record)["request_id"] = None if context is None else context.request_id
         return True
 
 
