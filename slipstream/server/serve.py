@@ -31,7 +31,7 @@ from slipstream.server.metrics import EngineCollector, FrontCollector, ServerMet
 from slipstream.server.metrics.admission import RejectionCounter
 from slipstream.server.options import ServerOptions
 from slipstream.server.served_model import ServedModel
-from slipstream.server.tracing import TracedAdmission, open_tracing
+from slipstream.server.tracing import TracedAdmission, check_tracing, open_tracing
 from slipstream.simulation.record_to import RecordTo
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,8 @@ def serve(settings: Settings, options: ServerOptions, *, record: RecordTo | None
         console.width = LOG_WIDTH
     is_text = options.log_format == "text"
     check_tls(options)
+    if options.otlp_traces_endpoint is not None:
+        check_tracing()
     listener = bind(options.host, options.port)
     with contextlib.closing(listener):
         url = url_of(options, listener.getsockname()[1])

@@ -168,18 +168,26 @@ class _TracedRequest:
         self._tracing.answer_spans(self._context, self._submissions, metrics)
 
 
-def open_tracing(endpoint: str, model_name: str, clock: Callable[[], float]) -> Tracing:
-    """Spans that go to an OTLP collector over HTTP. Raises SettingError where OpenTelemetry is not installed."""
+def check_tracing() -> None:
+    """Raises SettingError where OpenTelemetry is not installed."""
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter
+        import opentelemetry.sdk.trace.export  # noqa: F401 (only whether it is there)
     except ImportError as error:
         raise SettingError(
             f"--otlp-traces-endpoint needs OpenTelemetry, which is not installed ({error}); "
             "install it with: pip install 'slipstream[otel]'"
         ) from None
+
+
+def open_tracing(endpoint: str, model_name: str, clock: Callable[[], float]) -> Tracing:
+    """Spans that go to an OTLP collector over HTTP. Raises SettingError where OpenTelemetry is not installed."""
+    check_tracing()
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
     provider = TracerProvider(resource=Resource.create({"service.name": "slipstream", "service.version": __version__}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
     return Tracing(provider, model_name, clock)
