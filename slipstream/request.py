@@ -410,6 +410,7 @@ class RequestOutput:
         num_verified: drafts the target checked in this step.
         num_accepted: how many of them were accepted.
         num_cached_tokens: prompt tokens that came from the prefix cache.
+        num_preemptions: how often the request lost its KV; on the last output.
         logprobs: one entry per new token, when asked for.
         error: what went wrong, when finish_reason is ERROR.
         num_drafted: drafts made at the end of this step, for the next one.
@@ -429,3 +430,4 @@ class RequestOutput:
     num_drafted: int = 0
     num_admitted: int = 0
     prompt_logprobs: list[Logprobs] | None = None
+    num_preemptions: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +16,8 @@ class RequestMetrics:
 
     Attributes:
         num_steps: steps that gave tokens. drafts: what became of the drafts of each.
+        num_drafted_steps: steps in which at least one draft was verified.
+        num_preemptions: how often the choice lost its KV; known at its end.
         seed: the one that reproduces this choice, drawn on arrival when the user gave none.
     """
 
@@ -27,6 +30,8 @@ class RequestMetrics:
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
     num_steps: int = 0
+    num_drafted_steps: int = 0
+    num_preemptions: int = 0
     drafts: DraftHistory = field(default_factory=DraftHistory)
 
     @property
@@ -57,7 +62,7 @@ class RequestMetrics:
 
 
 class MetricsListener(Protocol):
-    """Hears what fronts learn about requests; every method is cheap and never raises."""
+    """Hears what fronts learn about requests; every method is cheap. What one raises harms nobody (listeners.py)."""
 
     def on_submitted(self, sampling: SamplingParams, num_prompt_tokens: int) -> None: ...
 
@@ -69,6 +74,10 @@ class MetricsListener(Protocol):
 
     def on_step(self, num_tokens: int, duration_s: float) -> None: ...
 
-    def on_finished(
-        self, metrics: RequestMetrics, sampling: SamplingParams, reason: FinishReason, now: float
-    ) -> None: ...
+    def on_finished(self, metrics: RequestMetrics, sampling: SamplingParams, reason: FinishReason, now: float) -> None:
+        """A choice ended."""
+        ...
+
+    def on_answered(self, metrics: Sequence[RequestMetrics]) -> None:
+        """Every choice of a prompt ended by itself; one entry per choice."""
+        ...

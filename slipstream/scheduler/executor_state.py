@@ -154,7 +154,15 @@ class ExecutorState:
             reported: Sequence[int] = ()
             if state.reports_prompt:
                 reported = state.token_ids[first + 1 : min(end + 1, state.num_prompt_tokens)]
-            return RequestRows(state, scheduled, first, state.token_ids[first:end], [], int(scheduled.emits), reported)
+            return RequestRows(
+                state,
+                scheduled,
+                first,
+                state.token_ids[first:end],
+                [],
+                int(scheduled.emits),
+                reported_token_ids=reported,
+            )
         drafts: list[int] = []
         if scheduled.num_verify_rows and scheduled.draft_handle == state.draft_handle:
             # The plan's count is an upper bound; a row past the request's end would be waste.

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slipstream.engine.engine import EngineDeadError
 from slipstream.request import RequestError
@@ -22,7 +23,7 @@ ANTHROPIC_ROUTES = "/v1/messages"
 
 
 class ApiError(Exception):
-    """An answer that is an error; the arguments are the body's fields."""
+    """An answer that is an error; the arguments are the body's fields, and headers beside it."""
 
     def __init__(
         self,
@@ -32,9 +33,11 @@ class ApiError(Exception):
         parameter: str | None = None,
         code: str | None = None,
         kind: str = INVALID_REQUEST,
+        headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.headers = headers
         self.body = error_body(message, kind, parameter, code)
 
 
@@ -53,7 +56,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     async def api_error(request: Request, error: ApiError) -> JSONResponse:
-        return JSONResponse(shaped(request, error.body), error.status)
+        return JSONResponse(shaped(request, error.body), error.status, headers=error.headers)
 
     @app.exception_handler(RequestError)
     async def request_error(request: Request, error: RequestError) -> JSONResponse:
@@ -75,8 +78,29 @@ def install_error_handlers(app: FastAPI) -> None:
         body = shaped(request, error_body(message, INVALID_REQUEST))
         return JSONResponse(body, error.status_code, headers=error.headers)
 
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        logger.exception("%s %s failed", request.method, request.url.path, exc_info=error)
-        body = error_body("the server failed on this request; see its log", SERVER_ERROR)
-        return JSONResponse(shaped(request, body), 500)
+
+class UnexpectedErrorMiddleware:
+    """Turns what no handler knows into an answer 500, below the middleware that completes answers. An answer that has
+    begun cannot be taken back: its connection is closed, so that the client notices."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = has_begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception:
+            if scope["type"] != "http":
+                raise
+            logger.exception("%s %s failed", scope["method"], shortened(scope["path"]))
+            if has_begun:
+                raise
+            body = error_body("the server failed on this request; see its log", SERVER_ERROR)
+            await JSONResponse(shaped(Request(scope), body), 500)(scope, receive, send)

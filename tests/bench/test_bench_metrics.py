@@ -17,7 +17,7 @@ def counted(*steps: tuple[int, int], drafted: int | None = None) -> Acceptance:
     statistics = SchedulerStatistics.for_drafts(5)
 
     def count(verified: int, accepted: int) -> None:
-        statistics.num_drafted_tokens += verified
+        statistics.draft_lengths[verified] += 1
         statistics.acceptance_histogram[verified][accepted] += 1
 
     count(2, 1)
@@ -26,7 +26,7 @@ def counted(*steps: tuple[int, int], drafted: int | None = None) -> Acceptance:
     for verified, accepted in steps:
         count(verified, accepted)
     if drafted is not None:
-        statistics.num_drafted_tokens = before.num_drafted_tokens + drafted
+        statistics.draft_lengths[1] += drafted - (statistics.num_drafted_tokens - before.num_drafted_tokens)
     acceptance = acceptance_between(before, statistics)
     assert acceptance is not None
     return acceptance

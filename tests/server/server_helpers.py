@@ -19,11 +19,15 @@ from prometheus_client import CollectorRegistry
 from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.engine import Engine
 from slipstream.engine.engine_thread import EngineThread
+from slipstream.engine.refit import CostRefitter
 from slipstream.engine.statistics_log import StatisticsLog
 from slipstream.models.chat_template import ChatTemplate
+from slipstream.server.admission import Admission
 from slipstream.server.app import create_app
 from slipstream.server.http_protocol import HttpProtocol
-from slipstream.server.metrics import EngineCollector, ServerMetrics
+from slipstream.server.metrics import EngineCollector, FrontCollector, ServerMetrics
+from slipstream.server.metrics.admission import RejectionCounter
+from slipstream.server.options import ServerOptions
 from slipstream.server.serve import bind
 from slipstream.server.served_model import ServedModel
 
@@ -32,13 +36,38 @@ LONGEST_TOKEN = max(map(len, VOCABULARY.token_bytes))
 
 
 def make_test_app(
-    engine: Engine, *, stuck_step_s: float = 60.0, template: ChatTemplate = TEMPLATE, strict: bool = False
+    engine: Engine,
+    *,
+    stuck_step_s: float = 60.0,
+    template: ChatTemplate = TEMPLATE,
+    options: ServerOptions | None = None,
 ) -> FastAPI:
+    return make_test_server(engine, stuck_step_s=stuck_step_s, template=template, options=options)[0]
+
+
+def make_test_server(
+    engine: Engine,
+    *,
+    stuck_step_s: float = 60.0,
+    template: ChatTemplate = TEMPLATE,
+    options: ServerOptions | None = None,
+    refitter: CostRefitter | None = None,
+) -> tuple[FastAPI, AsyncEngine]:
+    """The application as `serve` puts it together, and its front."""
+    options = options or ServerOptions()
     registry = CollectorRegistry()
     metrics = ServerMetrics(registry, NAME, engine.scheduler.config.max_model_len)
-    registry.register(EngineCollector(engine, NAME))
+    registry.register(EngineCollector(engine, NAME, refitter))
     log = StatisticsLog(engine.scheduler)
-    front = AsyncEngine(EngineThread(engine), VOCABULARY, listeners=(metrics, log), stuck_step_s=stuck_step_s)
+    seats = engine.scheduler.config.max_num_seqs
+    front = AsyncEngine(
+        EngineThread(engine),
+        VOCABULARY,
+        listeners=(metrics, log),
+        stuck_step_s=stuck_step_s,
+        admission=Admission(options.limits, seats, engine.clock, RejectionCounter(registry, NAME)),
+    )
+    registry.register(FrontCollector(front, NAME))
     most = engine.scheduler.config.num_speculative_tokens
     model = ServedModel(
         NAME,
@@ -49,7 +78,7 @@ def make_test_app(
         longest_token=LONGEST_TOKEN,
         speculation={"method": "oracle", "num_speculative_tokens": most} if most else None,
     )
-    return create_app(front, model, registry=registry, statistics_log=log, strict=strict)
+    return create_app(front, model, registry=registry, statistics_log=log, options=options), front
 
 
 @dataclass
@@ -85,12 +114,12 @@ def start_server() -> Iterator[Starter]:
         *args: Any,
         stuck_step_s: float = 60.0,
         template: ChatTemplate = TEMPLATE,
-        strict: bool = False,
+        options: ServerOptions | None = None,
         **kwargs: Any,
     ) -> RunningServer:
         engine = make_engine(*args, **kwargs)
         listener = bind("127.0.0.1", 0)
-        app = make_test_app(engine, stuck_step_s=stuck_step_s, template=template, strict=strict)
+        app = make_test_app(engine, stuck_step_s=stuck_step_s, template=template, options=options)
         config = uvicorn.Config(app, http=HttpProtocol, log_config=None, access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)

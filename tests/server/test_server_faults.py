@@ -20,6 +20,7 @@ from server_helpers import NAME, RunningServer, Starter
 
 from slipstream.scheduler.protocol import Executor, StepPlan, StepResult
 from slipstream.server.body import MAX_BODY_BYTES
+from slipstream.server.options import ServerOptions
 
 LIMIT = 256
 
@@ -186,7 +187,7 @@ def test_unknown_fields_are_named_and_suggest_the_nearest(server: RunningServer)
 
 
 def test_a_strict_server_refuses_what_it_would_only_note(start_server: Starter) -> None:
-    server = start_server(strict=True)
+    server = start_server(options=ServerOptions(strict=True))
     error = check_error(post(server, "/v1/chat/completions", chat(max_token=3)), "max_token")
     assert "did you mean 'max_tokens'" in error["message"] and error["code"] == "unknown_parameter"
     message = {"role": "user", "content": "hi", "colour": "red"}
