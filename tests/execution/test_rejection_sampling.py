@@ -173,7 +173,7 @@ def test_tokens_and_pairs_have_the_targets_law(decoder: Decoder, law: Law) -> No
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5])
 def test_tokens_and_pairs_have_the_targets_law_whatever_k_is(decoder: Decoder, law: Law, k: int, lag: int) -> None:
     executor = executor_of(decoder) if k else TorchExecutor(decoder, num_kv_blocks=128, block_size=16)
-    done = run(executor, config_of(k), requests(400, k + 4), lag=lag)
+    done = run(executor, config_of(k), requests(1500, k + 4), lag=lag)
     assert_law(done, law)
     assert (0 < done.num_accepted < done.num_verified) if k else done.num_verified == 0
     assert executor.draft_failures == {}
@@ -182,7 +182,7 @@ def test_tokens_and_pairs_have_the_targets_law_whatever_k_is(decoder: Decoder, l
 @pytest.mark.slow
 def test_tokens_and_pairs_have_the_targets_law_behind_ngrams_and_in_a_small_pool(decoder: Decoder, law: Law) -> None:
     executor = executor_of(decoder, num_kv_blocks=24, block_size=4, ngrams=True)
-    done = run(executor, config_of(4, num_kv_blocks=24, block_size=4, max_num_seqs=12), requests(500, 12))
+    done = run(executor, config_of(4, num_kv_blocks=24, block_size=4, max_num_seqs=12), requests(2000, 12))
     assert_law(done, law)
     assert done.scheduler.statistics.num_preemptions > 0
     assert 0 < done.num_accepted < done.num_verified
