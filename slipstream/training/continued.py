@@ -33,7 +33,7 @@ def continued_model(start: DrafterCheckpoint, config: DrafterConfig, device: tor
 
 
 def _shape_of(config: DrafterConfig) -> dict[str, Any]:
-    """Everything but how it came about, and where its target was read from."""
+    """Everything but how it came about."""
     return {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)

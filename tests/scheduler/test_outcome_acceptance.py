@@ -6,23 +6,16 @@ from random import Random
 
 import numpy as np
 import pytest
-from driver import make_config, make_request
+from counter_example import FIRST_CONFIDENCE, SECOND_CONFIDENCE, TableOfThree, drafting_request, draw_draft, token_of
+from driver import make_config
 
-from slipstream.request import Request
 from slipstream.scheduler.acceptance import AcceptanceTracker
 from slipstream.scheduler.brains import acceptance_for
 from slipstream.scheduler.confidence import ConfidencePlanner
-from slipstream.scheduler.costs import DecodeGraphs, StepRun, StepShape
+from slipstream.scheduler.costs import StepShape
 from slipstream.scheduler.outcome_acceptance import OutcomeTracker
-from slipstream.scheduler.protocol import StepMode
 from slipstream.scheduler.scheduler import Scheduler
 from slipstream.scheduler.verify_rows import best_verify_rows
-
-
-def drafting(name: str, confidences: list[float] | None) -> Request:
-    request = make_request(name, [1, 2, 3])
-    request.draft_confidences = confidences
-    return request
 
 
 def taught(tracker: AcceptanceTracker, confidences: list[float]) -> AcceptanceTracker:
@@ -45,7 +38,7 @@ def test_a_step_and_the_next_drafts_follow_from_outcomes_alone() -> None:
     found = []
     for confidences in ([0.9, 0.8, 0.7], [0.3, 0.99, 0.01]):
         tracker = taught(OutcomeTracker(3), confidences)
-        requests = [drafting("r", confidences), drafting("s", [0.5, 0.5])]
+        requests = [drafting_request("r", confidences), drafting_request("s", [0.5, 0.5])]
         found.append(tracker.foreseen(requests, [3, 2], lambda: pytest.fail("looked at the drafts")))
         assert tracker.recent() is None and tracker.is_silent
         assert tracker.survivals(requests, [3, 2])[0] != pytest.approx(found[-1][0]), "these rank, and do look"
@@ -56,7 +49,7 @@ def test_a_step_and_the_next_drafts_follow_from_outcomes_alone() -> None:
 
 def test_coupled_sampling_may_look() -> None:
     tracker = taught(AcceptanceTracker(3), [0.9, 0.8, 0.7])
-    requests = [drafting("r", [0.9, 0.8, 0.7])]
+    requests = [drafting_request("r", [0.9, 0.8, 0.7])]
     survivals = tracker.survivals(requests, [3])
     assert tracker.foreseen(requests, [3], lambda: survivals) is survivals
     assert tracker.recent() is not None
@@ -65,47 +58,25 @@ def test_coupled_sampling_may_look() -> None:
 def test_probes_are_verified_and_nothing_comes_of_nothing() -> None:
     tracker = OutcomeTracker(3)
     tracker.probing = frozenset({"s"})
-    requests = [drafting("r", None), drafting("s", None)]
+    requests = [drafting_request("r", None), drafting_request("s", None)]
     foreseen = tracker.foreseen(requests, [3, 2], lambda: np.zeros((0, 0)))
     assert foreseen[1].tolist() == [1.0, 1.0, 0.0] and 0 < foreseen[0, 2] < foreseen[0, 0] < 1
     assert tracker.foreseen([], [], lambda: np.zeros((0, 0))).shape == (0, 0)
-
-
-class Jagged:
-    """Steps per ms 1, .5 and .45 for 1, 2 and 3 rows: the counter-example's."""
-
-    version = 0
-    decode_graphs = DecodeGraphs.VARLEN
-
-    def dispatch(self, shape: StepShape) -> StepRun:
-        return StepRun(StepMode.EAGER, shape.num_rows)
-
-    def target_ms(self, shape: StepShape) -> float:
-        return 1.0 / {1: 1.0, 2: 0.5, 3: 0.45}[shape.num_rows]
-
-    def draft_ms(self, num_requests: int, num_rows: int) -> float:
-        return 0.0
 
 
 @pytest.mark.parametrize(("kind", "chance_of_a"), [(OutcomeTracker, 0.70), (AcceptanceTracker, 0.85)])
 def test_the_papers_counter_example(kind: type[AcceptanceTracker], chance_of_a: float) -> None:
     """One request, two drafts, target (.7, .3) and drafter (.5, .5) over A and B; the second draft's confidence is .9
     after A and 0 after B. Who looks at it verifies the first draft only when it is A (DSpark, Appendix A)."""
-    planner, random, target, drafter = ConfidencePlanner(), Random(1), (0.7, 0.3), (0.5, 0.5)
+    planner, random = ConfidencePlanner(), Random(1)
     tracker = kind(2)
     num_draws, num_a = 4000, 0
     for _ in range(num_draws):
-        draft = int(random.random() >= drafter[0])  # 0 is A, 1 is B
-        requests = [drafting("r", [0.8, (0.9, 0.0)[draft]])]
+        draft = draw_draft(random)
+        requests = [drafting_request("r", [FIRST_CONFIDENCE, SECOND_CONFIDENCE[draft]])]
         survivals = tracker.survivals(requests, [2])
         offer = planner.offer(tracker.foreseen(requests, [2], lambda found=survivals: found))
-        choice = best_verify_rows(offer, Jagged(), StepShape(1), 2)
+        choice = best_verify_rows(offer, TableOfThree(), StepShape(1), 2)
         [length] = planner.distribute([2], survivals, choice.num_rows, 0)
-        if length == 0:
-            token = int(random.random() >= target[0])
-        elif random.random() < min(1.0, target[draft] / drafter[draft]):
-            token = draft
-        else:
-            token = 0  # what the target has more of than the drafter: all of it is A
-        num_a += token == 0
+        num_a += token_of(random, draft, length) == 0
     assert num_a / num_draws == pytest.approx(chance_of_a, abs=4 * (0.25 / num_draws) ** 0.5)

@@ -9,14 +9,14 @@ from random import Random
 
 import numpy as np
 import pytest
-from driver import make_request
+from counter_example import FIRST_CONFIDENCE, SECOND_CONFIDENCE, TableOfThree, drafting_request, draw_draft, token_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.scheduler.acceptance import AcceptanceTracker
 from slipstream.scheduler.confidence import ConfidencePlanner, OldTotalPlanner, most_valuable
 from slipstream.scheduler.cost_table import CostTable, HostCost, Provenance
-from slipstream.scheduler.costs import DecodeGraphs, StepRun, StepShape
+from slipstream.scheduler.costs import DecodeGraphs, StepShape
 from slipstream.scheduler.interpolation import Curve, Grid
 from slipstream.scheduler.protocol import StepMode
 from slipstream.scheduler.verification import Survivals, TurnByTurnPlanner, offer_of
@@ -210,53 +210,24 @@ def test_an_old_total_fits_the_rows_at_hand() -> None:
 # -- Appendix A of the DSpark paper ----------------------------------------------------------------------------------
 
 
-class TableOfThree:
-    """SPS(1, 2, 3) = 1, .5, .45 steps per ms."""
-
-    version = 0
-    decode_graphs = DecodeGraphs.VARLEN
-
-    def dispatch(self, shape: StepShape) -> StepRun:
-        return StepRun(StepMode.EAGER, shape.num_rows)
-
-    def target_ms(self, shape: StepShape) -> float:
-        return 1.0 / {1: 1.0, 2: 0.5, 3: 0.45}[shape.num_rows]
-
-    def draft_ms(self, num_requests: int, num_rows: int) -> float:
-        return 0.0
-
-
 @pytest.mark.parametrize(("stop_early", "chance_of_a"), [(True, 0.70), (False, 0.85)])
 def test_looking_ahead_biases_the_textbook_rejection_rule(stop_early: bool, chance_of_a: float) -> None:
     """One request, two drafts, target (.7, .3) and drafter (.5, .5) over A and B. The second draft's confidence is .9
     after A and 0 after B, so a rule that looks past the dip verifies the first draft only when it is A."""
-    planner, random, target, drafter = ConfidencePlanner(stop_early=stop_early), Random(1), (0.7, 0.3), (0.5, 0.5)
+    planner, random = ConfidencePlanner(stop_early=stop_early), Random(1)
     num_draws, num_a, lengths = 20_000, 0, Counter()
     for _ in range(num_draws):
-        draft = int(random.random() >= drafter[0])  # 0 is A, 1 is B
-        survivals = np.array([[0.8, 0.8 * (0.9, 0.0)[draft]]])
-        offer = planner.offer(survivals)
-        choice = best_verify_rows(offer, TableOfThree(), StepShape(1), 2)
+        draft = draw_draft(random)
+        survivals = survivals_of([FIRST_CONFIDENCE, SECOND_CONFIDENCE[draft]])
+        choice = best_verify_rows(planner.offer(survivals), TableOfThree(), StepShape(1), 2)
         [length] = planner.distribute([2], survivals, choice.num_rows, 0)
         lengths[draft, length] += 1
-        if length == 0:
-            token = int(random.random() >= target[0])
-        elif random.random() < min(1.0, target[draft] / drafter[draft]):
-            token = draft
-        else:
-            token = 0  # what the target has more of than the drafter: all of it is A
-        num_a += token == 0
+        num_a += token_of(random, draft, length) == 0
     assert set(lengths) == ({(0, 0), (1, 0)} if stop_early else {(0, 2), (1, 0)})
     assert num_a / num_draws == pytest.approx(chance_of_a, abs=4 * (0.25 / num_draws) ** 0.5)
 
 
 # -- what is known ---------------------------------------------------------------------------------------------------
-
-
-def drafting_request(name: str, confidences: list[float] | None = None):
-    request = make_request(name, [1, 2, 3])
-    request.draft_confidences = confidences
-    return request
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=60))
