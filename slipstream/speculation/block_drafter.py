@@ -149,6 +149,8 @@ class BlockDrafter:
         if self.config.calibrations:
             calibrations = [self.config.calibration_for(request.sampling.temperature) for request in requests]
             divisors = [c.divisors[: logits.shape[1]] for c in calibrations if c is not None]
-            logits = logits / torch.tensor(divisors, device=logits.device)
+            shifts = [c.shifts[: logits.shape[1]] for c in calibrations if c is not None]
+            device = logits.device
+            logits = logits / torch.tensor(divisors, device=device) + torch.tensor(shifts, device=device)
         chances: list[list[float]] = logits.sigmoid().tolist()
         return chances

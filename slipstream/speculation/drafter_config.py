@@ -47,19 +47,28 @@ class MarkovKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Sequential temperature scaling: confidence k is sigmoid(logit / divisors[k]).
+    """Sequential temperature scaling: confidence k is sigmoid(logit / divisors[k] + shifts[k]).
 
     Attributes:
         temperature: of the requests that it was fitted on.
         divisors: one per draft position, above 0.
+        shifts: as many; none given are zeros, the method as published (reference: training/temperature_fit.py).
     """
 
     temperature: float
     divisors: tuple[float, ...]
+    shifts: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.divisors or not all(0.0 < divisor < math.inf for divisor in self.divisors):
             raise ModelLoadError(f"calibration divisors must be numbers above 0, got {self.divisors}")
+        if not self.shifts:
+            object.__setattr__(self, "shifts", (0.0,) * len(self.divisors))
+        if len(self.shifts) != len(self.divisors) or not all(map(math.isfinite, self.shifts)):
+            raise ModelLoadError(
+                f"calibration shifts must be finite numbers, as many as divisors ({len(self.divisors)}), "
+                f"got {self.shifts}"
+            )
         if not 0.0 <= self.temperature < math.inf:
             raise ModelLoadError(f"calibration temperature must be at least 0, got {self.temperature}")
 

@@ -129,7 +129,7 @@ def _print(results: list[CalibrationResult]) -> None:
     console.width = max(console.width, MIN_WIDTH)
     for result in results:
         table = Table(title=f"Temperature {result.temperature:g}", title_justify="left", box=None, pad_edge=False)
-        for column in ("draft", "events", "divisor", "ECE", "after", "AUROC", "after", "Brier", "after"):
+        for column in ("draft", "events", "divisor", "shift", "ECE", "after", "AUROC", "after", "Brier", "after"):
             table.add_column(column, justify="right")
         for row in result.rows():
             table.add_row(*row)
@@ -144,7 +144,10 @@ def _write(checkpoint: DrafterCheckpoint, results: list[CalibrationResult], comm
     from slipstream.training.command_words import without_folders
     from slipstream.training.train_run import EXPORT_TYPE
 
-    fitted = {r.temperature: Calibration(temperature=r.temperature, divisors=r.divisors) for r in results}
+    fitted = {
+        r.temperature: Calibration(temperature=r.temperature, divisors=r.scaling.divisors, shifts=r.scaling.shifts)
+        for r in results
+    }
     kept = {c.temperature: c for c in checkpoint.config.calibrations} | fitted
     record: dict[str, Any] = dict(checkpoint.config.training)
     record["calibration"] = [result.to_json() for result in results]

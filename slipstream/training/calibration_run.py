@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -17,7 +17,7 @@ from slipstream.speculation.drafter_config import DrafterConfig
 from slipstream.training.measured_decoding import Decoding, measuring_settings
 from slipstream.training.outcomes import Outcomes, joined
 from slipstream.training.reliability import Reliability, reliability
-from slipstream.training.temperature_fit import fit_divisors, logits_of, scaled
+from slipstream.training.temperature_fit import Scaling, fit_scaling, scaled, unscaled
 
 MAX_PROMPTS = 100_000
 
@@ -27,11 +27,11 @@ class CalibrationResult:
     """Of one temperature. Figures are of blocks of prompts that were not fitted on.
 
     Attributes:
-        num_fitted: blocks fitted on. before, after: without and with the divisors.
+        scaling: fitted. num_fitted: blocks fitted on. before, after: without and with it.
     """
 
     temperature: float
-    divisors: tuple[float, ...]
+    scaling: Scaling
     num_fitted: int
     before: Reliability
     after: Reliability
@@ -41,11 +41,13 @@ class CalibrationResult:
         found = []
         pairs = (("error", 4), ("area", 3), ("brier", 4))
         for k in range(len(self.after.error)):
-            cells = [str(k + 1), str(self.after.num_events[k]), f"{self.divisors[k]:.3f}"]
+            scaling = self.scaling
+            cells = [str(k + 1), str(self.after.num_events[k])]
+            cells += [f"{scaling.divisors[k]:.3f}", f"{scaling.shifts[k]:.3f}"]
             for name, digits in pairs:
                 cells += [_number(getattr(part, name)[k], digits) for part in (self.before, self.after)]
             found.append(tuple(cells))
-        cells = ["all", str(sum(self.after.num_events)), ""]
+        cells = ["all", str(sum(self.after.num_events)), "", ""]
         for name, digits in pairs:
             cells += [_number(getattr(part, f"mean_{name}"), digits) for part in (self.before, self.after)]
         return [*found, tuple(cells)]
@@ -54,7 +56,8 @@ class CalibrationResult:
         """All figures."""
         return {
             "temperature": self.temperature,
-            "divisors": list(self.divisors),
+            "divisors": list(self.scaling.divisors),
+            "shifts": list(self.scaling.shifts),
             "num_fitted": self.num_fitted,
             **{
                 name: asdict(part)
@@ -112,9 +115,9 @@ def calibrate(
         number += len(texts)
         on_progress(min(min(counts), num_events), num_events)
     fitting, judging = (_raw(joined(half), config, temperature) for half in halves)
-    divisors = fit_divisors(fitting)
+    scaling = fit_scaling(fitting)
     return CalibrationResult(
-        temperature, divisors, len(fitting), reliability(judging), reliability(scaled(judging, divisors))
+        temperature, scaling, len(fitting), reliability(judging), reliability(scaled(judging, scaling))
     )
 
 
@@ -123,9 +126,7 @@ def _raw(outcomes: Outcomes, config: DrafterConfig, temperature: float) -> Outco
     old = config.calibration_for(temperature)
     if old is None:
         return outcomes
-    logits = logits_of(outcomes.confidences) * np.array(old.divisors[: outcomes.depth])
-    chances = 1.0 / (1.0 + np.exp(-logits))
-    return replace(outcomes, confidences=np.where(outcomes.confidences >= 1.0, 1.0, chances))
+    return unscaled(outcomes, Scaling(old.divisors[: outcomes.depth], old.shifts[: outcomes.depth]))
 
 
 def _number(value: float | None, digits: int) -> str:

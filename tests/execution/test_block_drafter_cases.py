@@ -199,13 +199,12 @@ def test_D17_a_drafter_that_fails_to_observe_costs_drafts_only(decoder: Decoder)
     assert done.num_verified > 20
 
 
-def test_calibration_divides_the_logits_of_its_temperature(decoder: Decoder) -> None:
+def test_calibration_divides_and_shifts_the_logits_of_its_temperature(decoder: Decoder) -> None:
     plain_config = tiny_drafter_config()
-    cold, warm = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), (0.5,) * 6
-    config = tiny_drafter_config(
-        calibrations=(Calibration(temperature=0.0, divisors=cold), Calibration(temperature=1.0, divisors=warm))
-    )
-    for temperature, divisors in ((0.0, cold), (0.3, cold), (0.9, warm), (1.5, warm)):
+    cold = Calibration(temperature=0.0, divisors=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), shifts=(-1.0, 0.0, 0.5, 1.0, 2.0, 3.0))
+    warm = Calibration(temperature=1.0, divisors=(0.5,) * 6)
+    config = tiny_drafter_config(calibrations=(cold, warm))
+    for temperature, expected_one in ((0.0, cold), (0.3, cold), (0.9, warm), (1.5, warm)):
         blocks = []
         for each in (plain_config, config):
             inner = BlockDrafter(tiny_drafter(each, decoder.kernels), ServingTarget(decoder, 8, 16))
@@ -213,7 +212,8 @@ def test_calibration_divides_the_logits_of_its_temperature(decoder: Decoder) -> 
             blocks.append(inner.propose([asked])[0])
         assert blocks[0].token_ids == blocks[1].token_ids
         logits = [torch.logit(torch.tensor(c, dtype=torch.float64)) for c in blocks[0].confidences or []]
-        expected = [float(torch.sigmoid(v / d)) for v, d in zip(logits, divisors[:K], strict=True)]
+        pairs = zip(logits, expected_one.divisors[:K], expected_one.shifts[:K], strict=True)
+        expected = [float(torch.sigmoid(v / divisor + shift)) for v, divisor, shift in pairs]
         assert blocks[1].confidences == pytest.approx(expected, abs=1e-5)
 
 

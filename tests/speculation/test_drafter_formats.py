@@ -162,7 +162,7 @@ def test_causality_of_speculators_windows(tmp_path: Path, name: str, said: bool 
         tiny_drafter_config(
             calibrations=(
                 Calibration(temperature=0.0, divisors=(1.0, 1.5, 2.0, 2.0, 2.0, 2.0)),
-                Calibration(temperature=1.0, divisors=(0.5,) * 6),
+                Calibration(temperature=1.0, divisors=(0.5,) * 6, shifts=(-0.25,) * 6),
             ),
             target=TargetIdentity(
                 name="tiny", vocab_size=VOCAB_SIZE, hidden_size=64, num_layers=3, weights="ab", tokenizer="cd"

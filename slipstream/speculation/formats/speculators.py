@@ -84,12 +84,17 @@ def _calibrations(additions: Mapping[str, Any]) -> tuple[Calibration, ...]:
         raise ModelLoadError(f"{ADDITIONS}.calibrations must be a list of objects, got {entries!r:.100}")
     found = []
     for entry in entries:
-        divisors = entry.get("divisors")
-        if not isinstance(divisors, list):
-            raise ModelLoadError(f"{ADDITIONS}.calibrations: divisors must be a list of numbers, got {divisors!r:.100}")
-        numbers = tuple(get_float({"divisors": number}, "divisors") for number in divisors)
-        found.append(Calibration(temperature=get_float(entry, "temperature"), divisors=numbers))
+        divisors, shifts = (_numbers(entry, name) for name in ("divisors", "shifts"))
+        found.append(Calibration(temperature=get_float(entry, "temperature"), divisors=divisors, shifts=shifts))
     return tuple(found)
+
+
+def _numbers(calibration: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    """A list of numbers; an empty one where there is none."""
+    values = calibration.get(name, [])
+    if not isinstance(values, list):
+        raise ModelLoadError(f"{ADDITIONS}.calibrations: {name} must be a list of numbers, got {values!r:.100}")
+    return tuple(get_float({name: value}, name) for value in values)
 
 
 def read_target(values: Mapping[str, Any]) -> TargetIdentity:
@@ -170,7 +175,7 @@ def speculators_config(config: DrafterConfig) -> dict[str, Any]:
             "verifier": {"name_or_path": config.target.name or "", "architectures": []},
         },
         ADDITIONS: {
-            "calibrations": [{"temperature": c.temperature, "divisors": list(c.divisors)} for c in config.calibrations],
+            "calibrations": [dataclasses.asdict(calibration) for calibration in config.calibrations],
             "target": dataclasses.asdict(config.target),
             "training": dict(config.training),
         },
