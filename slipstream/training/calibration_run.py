@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
@@ -88,32 +89,33 @@ def calibrate(
         SettingError: there are too few prompts.
     """
     settings = measuring_settings(model, speculative, concurrency, verify_all=True)
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature)
     halves: tuple[list[Outcomes], list[Outcomes]] = ([], [])
     counts = [0, 0]
     number = 0
-    decoding = Decoding(factory, settings)
-    while min(counts) < num_events:
-        texts = list(islice(prompts, 2 * concurrency))
-        if not texts or number > MAX_PROMPTS:
-            raise SettingError(
-                f"{number} prompts gave {min(counts)} blocks for each half at temperature {temperature:g}, --events "
-                f"asks for {num_events}; give more prompts, or --events {max(min(counts), 1)}"
-            )
-        sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature)
-        requests = [
-            BenchRequest(tuple(factory.encode_chat(text)), sampling, seed + number + i) for i, text in enumerate(texts)
-        ]
-        first = len(decoding.collector)
-        decoding.run(requests, concurrency)
-        found = decoding.outcomes()
-        owners = decoding.collector.request_ids
-        for half in (0, 1):
-            members = {choice_id_of(i) for i in range(half, len(requests), 2)}
-            mine = np.array([i >= first and owner in members for i, owner in enumerate(owners)], bool)
-            halves[half].append(found.part(mine))
-            counts[half] += int(mine.sum())
-        number += len(texts)
-        on_progress(min(min(counts), num_events), num_events)
+    with closing(Decoding(factory, settings)) as decoding:
+        while min(counts) < num_events:
+            texts = list(islice(prompts, 2 * concurrency))
+            if not texts or number > MAX_PROMPTS:
+                raise SettingError(
+                    f"{number} prompts gave {min(counts)} blocks for each half at temperature {temperature:g}, "
+                    f"--events asks for {num_events}; give more prompts, or --events {max(min(counts), 1)}"
+                )
+            requests = [
+                BenchRequest(tuple(factory.encode_chat(text)), sampling, seed + number + i)
+                for i, text in enumerate(texts)
+            ]
+            first = len(decoding.collector)
+            decoding.run(requests, concurrency)
+            found = decoding.outcomes()
+            owners = decoding.collector.request_ids
+            for half in (0, 1):
+                members = {choice_id_of(i) for i in range(half, len(requests), 2)}
+                mine = np.array([i >= first and owner in members for i, owner in enumerate(owners)], bool)
+                halves[half].append(found.part(mine))
+                counts[half] += int(mine.sum())
+            number += len(texts)
+            on_progress(min(min(counts), num_events), num_events)
     fitting, judging = (_raw(joined(half), config, temperature) for half in halves)
     scaling = fit_scaling(fitting)
     return CalibrationResult(
