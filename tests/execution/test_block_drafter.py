@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from execution.running import Run, request, run, scheduler_config
+from execution.watched import Watched
 from models.decoder_helpers import random_tokens
 from models.tiny_models import write_tiny_hf_model
 from speculation.drafter_oracle import OracleDrafter
@@ -55,43 +54,6 @@ CONFIGS: dict[str, DrafterConfig] = {
         hidden_size=48, owns_embedding=True, owns_head=True, confidence_with_markov=False, rope_theta=500.0
     ),
 }
-
-
-@dataclass
-class Watched:
-    """A Drafter that keeps what was asked and given."""
-
-    inner: BlockDrafter
-    seen: list[tuple[DraftRequest, DraftBlock]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.layout = self.inner.layout
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
-        blocks = self.inner.propose(requests)
-        for asked, block in zip(requests, blocks, strict=True):
-            copy = DraftRequest(
-                asked.request_id,
-                list(asked.token_ids),
-                asked.num_draft_tokens,
-                asked.num_prompt_tokens,
-                asked.sampling,
-                asked.seed,
-                asked.choice_index,
-            )
-            self.seen.append((copy, block))
-        return blocks
-
-    def release(self, request_id: str) -> None:
-        self.inner.release(request_id)
-
-    def drafts(self) -> dict[tuple[str, int, int], list[int]]:
-        """By request, text length and K: a repeat (after a preemption) must have given the same."""
-        found: dict[tuple[str, int, int], list[int]] = {}
-        for asked, block in self.seen:
-            key = (asked.request_id, len(asked.token_ids), asked.num_draft_tokens)
-            assert found.setdefault(key, block.token_ids) == block.token_ids
-        return found
 
 
 @pytest.fixture(scope="module")
