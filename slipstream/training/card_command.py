@@ -18,7 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `slipstream card`."""
     parser.add_argument("drafter", metavar="FOLDER", help=f"a dspark or dflash drafter; {CARD} is written there")
     parser.add_argument("--training", metavar="FOLDER", help="of its run: for counts of its data, and its time")
-    parser.add_argument("--data", metavar="FOLDER", help="of its dialogues, if they are not the run's own")
+    parser.add_argument(
+        "--data",
+        action="append",
+        metavar="FOLDER",
+        help="of its dialogues, if they are not the run's own; repeatable",
+    )
     parser.add_argument(
         "--evaluation",
         action="append",
@@ -43,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
     from slipstream.training.run_record import read_run
 
     folder = None if args.training is None else Path(args.training)
-    data = None if folder is None else folder / "data"
+    data = [] if folder is None else [folder / "data"]
     if args.data is not None:
-        data = Path(args.data)
+        data = [Path(path) for path in args.data]
     evaluations = [_evaluation(path) for path in args.evaluation]
     try:
         checkpoint = open_drafter_checkpoint(Path(args.drafter))
-        record = None if data is None else read_run(folder, data)
+        record = read_run(folder, data) if data else None
     except (ModelLoadError, CorpusError) as error:
         print(f"slipstream: {error}", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -46,22 +47,25 @@ class RunRecord:
     training: timedelta | None
 
 
-def read_run(run: Path | None, data: Path) -> RunRecord:
+def read_run(run: Path | None, data: Sequence[Path]) -> RunRecord:
     """What is known of a run.
 
     Args:
-        run: its folder; None leaves out what only it tells. data: folder of the dialogues.
+        run: its folder; None leaves out what only it tells. data: folders of the dialogues.
 
     Raises:
         CorpusError: there are no dialogues, or they cannot be read.
     """
-    corpus = CorpusFolder(data)
-    dialogues = corpus.read()
+    dialogues = [dialogue for folder in data for dialogue in CorpusFolder(folder).read()]
+    begun = [_num_begun(folder) for folder in data]
+    dropped: Counter[str] = Counter()
+    for folder in data:
+        dropped.update(dropped_in(_lines(folder / "log.jsonl")))
     return RunRecord(
         kinds=count_by(dialogues, lambda dialogue: dialogue.kind),
         temperatures=count_by(dialogues, lambda dialogue: f"{dialogue.temperature:.3g}"),
-        num_begun=_num_begun(data),
-        dropped=dropped_in(_lines(data / "log.jsonl")),
+        num_begun=None if None in begun else sum(count for count in begun if count is not None),
+        dropped=dropped,
         training=None if run is None else training_time(_lines(run / "train.log")),
     )
 

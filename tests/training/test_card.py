@@ -157,11 +157,19 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path) -> None:
     corpus.write(0, dialogues[:3])
     corpus.write(1, [Dialogue(d.token_ids, np.zeros(len(d), bool), "other", 0.7) for d in dialogues[3:]])
     (tmp_path / "data" / "settings.json").write_text(json.dumps({"num_per_file": 4}))
-    found = read_run(tmp_path, tmp_path / "data")
+    found = read_run(tmp_path, [tmp_path / "data"])
     assert [(count.name, count.num_dialogues) for count in found.kinds] == [("other", 2), ("test", 3)]
     assert [count.name for count in found.temperatures] == ["0.7", "1"] and found.num_begun == 8
     assert found.kinds[0].num_answer_tokens == 0 < found.kinds[1].num_answer_tokens < found.kinds[1].num_tokens
     assert found.training is None and found.dropped == {}
+    log = tmp_path / "data" / "log.jsonl"
+    log.write_text(json.dumps({"file": 0, "dropped_so_far": {"short": 3}}) + "\n")
+    both = read_run(None, [tmp_path / "data", tmp_path / "data"])
+    assert [(count.name, count.num_dialogues) for count in both.kinds] == [("other", 4), ("test", 6)]
+    assert both.num_begun == 16 and both.dropped == {"short": 6}
+    (tmp_path / "more").mkdir()
+    CorpusFolder(tmp_path / "more").write(0, dialogues[:1])
+    assert read_run(None, [tmp_path / "data", tmp_path / "more"]).num_begun is None
     assert sum(count.num_tokens for count in count_by(dialogues, lambda d: d.kind)) == sum(map(len, dialogues))
 
 
