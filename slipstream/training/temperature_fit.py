@@ -19,8 +19,9 @@ from slipstream.training.reliability import Labels, calibration_error, squared_e
 
 LEAST, MOST = 0.05, 20.0
 COARSE, FINE = 121, 81
-MIN_GAIN = 0.005
-"""A shift is taken only where it lowers the calibration error by more than this: below lies chance."""
+MIN_GAIN, MIN_SQUARED_GAIN = 0.005, 0.001
+"""A shift is taken only where it lowers the calibration error or the squared error by more than this: below lies
+chance. The second finds divisors that make all chances alike, which costs ranking and no calibration error."""
 FURTHEST = 30.0
 _EDGE = 1e-12
 _HALVINGS = 40
@@ -49,6 +50,10 @@ class _Column:
     def error(self, divisor: float, shift: float) -> float:
         """Calibration error of `chances`."""
         return calibration_error(self.chances(divisor, shift), self.labels)
+
+    def squared(self, divisor: float, shift: float) -> float:
+        """Squared error of `chances`."""
+        return squared_error(self.chances(divisor, shift), self.labels)
 
 
 def logits_of(confidences: Floats) -> Floats:
@@ -81,7 +86,9 @@ def fit_scaling(outcomes: Outcomes) -> Scaling:
             column = _Column(logits[known, position], before[known], labels)
             divisor = _best_divisor(lambda divisor, column=column: column.error(divisor, 0.0))  # type: ignore[misc]
             moved = _shifted(column)
-            if column.error(*moved) < column.error(divisor, shift) - MIN_GAIN:
+            gain = column.error(divisor, 0.0) - column.error(*moved)
+            squared_gain = column.squared(divisor, 0.0) - column.squared(*moved)
+            if gain > MIN_GAIN or squared_gain > MIN_SQUARED_GAIN:
                 divisor, shift = moved
         divisors.append(divisor)
         shifts.append(shift)
@@ -94,9 +101,7 @@ def _shifted(column: _Column) -> tuple[float, float]:
 
     Not of the smallest calibration error: there, one chance for all blocks would be hard to beat.
     """
-    divisor = _best_divisor(
-        lambda divisor: squared_error(column.chances(divisor, _matching_shift(column, divisor)), column.labels)
-    )
+    divisor = _best_divisor(lambda divisor: column.squared(divisor, _matching_shift(column, divisor)))
     return divisor, _matching_shift(column, divisor)
 
 
