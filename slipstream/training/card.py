@@ -132,12 +132,26 @@ def _training_lines(record: Mapping[str, Any], recipe: Mapping[str, Any], run: R
             f"{name.replace('_', '-')} {loss[name]:g}" for name in loss if name != "decay" and loss[name]
         )
         lines.append(f"Loss: {weights}; draft k weighs exp(-k / {loss['decay']:g}), k from 0.")
-    if shape:
+    start = _section(record, "started_from")
+    if start:
+        lines.append(f"First weights: those of {_started_from(start)}.")
+    elif shape:
         layers = ", ".join(map(str, shape.get("from_layers", [])))
         lines.append(f"First weights: copies of target layers {layers}." if layers else "First weights: random.")
     if run is not None and run.training is not None:
         lines.append(f"Time of the steps and of held-out measuring, by the run's log: {_duration(run.training)}.")
     return lines
+
+
+def _started_from(record: Mapping[str, Any]) -> str:
+    """The drafter that a run went on from, by its record."""
+    words = f"a drafter after {record.get('steps', 'some')} steps"
+    rate = _section(record, "recipe", "train").get("learning_rate")
+    words += "" if rate is None else f" at a learning rate of {rate:g} at most"
+    if "num_dialogues" in record:
+        words += f", on {record['num_dialogues']} dialogues"
+    before = _section(record, "started_from")
+    return f"{words}, which went on from {_started_from(before)}" if before else words
 
 
 def _limits(config: DrafterConfig, recipe: Mapping[str, Any]) -> list[str]:

@@ -186,3 +186,13 @@ def test_the_command_writes_it_beside_the_drafter(tmp_path: Path, capsys: pytest
     evaluation.write_text("[]")
     assert main(["card", str(drafter), "--evaluation", str(evaluation)]) == 2
     assert "not what `slipstream evaluate --json` writes" in capsys.readouterr().err
+
+
+def test_a_drafter_that_was_trained_on_says_from_where() -> None:
+    first = {"steps": 100, "recipe": {"train": {"learning_rate": 1e-3}}, "num_dialogues": 20}
+    second = RECORD | {"started_from": first}
+    lines = card(second).splitlines()
+    went_on = "a drafter after 100 steps at a learning rate of 0.001 at most, on 20 dialogues"
+    assert f"* First weights: those of {went_on}." in lines and not any("copies of" in line for line in lines)
+    third = card(RECORD | {"started_from": {"steps": 300, "started_from": first}})
+    assert f"* First weights: those of a drafter after 300 steps, which went on from {went_on}." in third.splitlines()
