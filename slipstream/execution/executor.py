@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 
@@ -13,6 +14,7 @@ from slipstream.execution.drafting import DraftPass, SafeDrafter
 from slipstream.execution.input_batch import InputBatch, build_input_batch
 from slipstream.models.decoder import Decoder
 from slipstream.request import Logprobs
+from slipstream.sampling.logprobs import row_logprobs
 from slipstream.sampling.rejection import DistributionCheck
 from slipstream.sampling.sampler import LogitsError, Sampler
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
@@ -20,6 +22,10 @@ from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens,
 from slipstream.speculation.serving import TargetObserver, TargetStates
 
 logger = logging.getLogger(__name__)
+
+REPORTED_ROWS = 128
+"""Prompt rows whose logits are held at once where log probabilities of the prompt are wanted."""
+_NO_LOGITS = "the model gave no usable logits for this text (only NaN or -inf); its weights may be damaged"
 
 
 class TorchExecutor:
@@ -97,14 +103,33 @@ class TorchExecutor:
                 hidden = hidden.index_select(0, inputs.sampled_rows)
             sampled, bad_rows = self._sample(decoder.compute_logits(hidden), inputs)
         results = []
-        first = 0
+        first = first_row = 0
         for rows in batch:
             if bad_rows.intersection(range(first, first + rows.num_sampled)):
                 results.append(_failed(rows))
             else:
                 results.append(self._state.accept(rows, sampled, first))
+                if rows.reported_token_ids:
+                    self._report_prompt(rows, results[-1], output.hidden[first_row:])
             first += rows.num_sampled
+            first_row += len(rows.token_ids)
         return results
+
+    @torch.inference_mode()
+    def _report_prompt(self, rows: RequestRows, result: RequestResult, hidden: Tensor) -> None:
+        """Log probabilities of known prompt tokens; `hidden` begins with the request's rows."""
+        count = rows.state.sampling.prompt_logprobs or 0
+        entries: list[Logprobs] = []
+        for start in range(0, len(rows.reported_token_ids), REPORTED_ROWS):
+            token_ids = rows.reported_token_ids[start : start + REPORTED_ROWS]
+            logits = self.decoder.compute_logits(hidden[start : start + len(token_ids)])
+            if not bool(logits.isfinite().any(-1).all()):
+                result.error = _NO_LOGITS
+                return
+            # A broken logit is no reason to give none of the others.
+            logits = torch.nan_to_num(logits.float(), nan=-math.inf, posinf=torch.finfo(torch.float32).max)
+            entries += [row_logprobs(row, token_id, count) for row, token_id in zip(logits, token_ids, strict=True)]
+        result.prompt_logprobs = entries
 
     @torch.inference_mode()
     def _sample(self, logits: Tensor, inputs: InputBatch) -> tuple[SampledTokens, set[int]]:
@@ -125,9 +150,4 @@ class TorchExecutor:
 
 
 def _failed(rows: RequestRows) -> RequestResult:
-    return RequestResult(
-        rows.scheduled.request_id,
-        rows.scheduled.epoch,
-        [],
-        error="the model gave no usable logits for this text (only NaN or -inf); its weights may be damaged",
-    )
+    return RequestResult(rows.scheduled.request_id, rows.scheduled.epoch, [], error=_NO_LOGITS)

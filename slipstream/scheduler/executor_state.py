@@ -31,6 +31,7 @@ class RequestState:
         num_computed_tokens: tokens whose KV is in `block_ids`.
         draft_handle, draft_token_ids: drafts at hand and the step that made them.
         draft_distributions: what they were drawn from, one each, or empty (see DraftBlock).
+        reports_prompt: log probabilities of the prompt are wanted and not known yet.
         saw_stop: a stop token stands somewhere in the output, perhaps not at its end: a step goes on past it.
     """
 
@@ -43,6 +44,7 @@ class RequestState:
     choice_index: int
     max_total_tokens: int
     stop_token_ids: frozenset[int]
+    reports_prompt: bool = False
     num_computed_tokens: int = 0
     block_ids: list[int] = field(default_factory=list)
     draft_handle: int = -1
@@ -62,6 +64,7 @@ class RequestState:
             new.choice_index,
             new.max_total_tokens,
             new.stop_token_ids,
+            new.sampling.prompt_logprobs is not None and len(new.token_ids) == new.num_prompt_tokens,
         )
 
     def append(self, token_ids: list[int]) -> None:
@@ -93,6 +96,7 @@ class RequestRows:
         draft_token_ids: the drafts among them, at the end.
         num_sampled: rows at the end whose logits are sampled: 1 + drafts, or 0 for a chunk that does not emit.
         draft_distributions: what the drafts were drawn from, one each, or empty.
+        reported_token_ids: prompt tokens after the first, second, … row, whose log probabilities are wanted.
     """
 
     state: RequestState
@@ -102,6 +106,7 @@ class RequestRows:
     draft_token_ids: list[int]
     num_sampled: int
     draft_distributions: Sequence[DraftDistribution] = ()
+    reported_token_ids: Sequence[int] = ()
 
     def sample_rows(self) -> list[SampleRow]:
         """One SampleRow per sampled row, in row order."""
@@ -145,8 +150,19 @@ class ExecutorState:
         state.block_ids.extend(scheduled.new_block_ids)
         if scheduled.is_prefill:
             first = scheduled.num_computed_tokens
-            token_ids = state.token_ids[first : first + scheduled.num_target_rows]
-            return RequestRows(state, scheduled, first, token_ids, [], int(scheduled.emits))
+            end = first + scheduled.num_target_rows
+            reported: Sequence[int] = ()
+            if state.reports_prompt:
+                reported = state.token_ids[first + 1 : min(end + 1, state.num_prompt_tokens)]
+            return RequestRows(
+                state,
+                scheduled,
+                first,
+                state.token_ids[first:end],
+                [],
+                int(scheduled.emits),
+                reported_token_ids=reported,
+            )
         drafts: list[int] = []
         if scheduled.num_verify_rows and scheduled.draft_handle == state.draft_handle:
             # The plan's count is an upper bound; a row past the request's end would be waste.

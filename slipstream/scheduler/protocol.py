@@ -128,6 +128,7 @@ class RequestResult:
             None when the drafter is silent.
         logprobs: one entry per emitted token when asked for.
         error: the request cannot go on; the message is for its user.
+        prompt_logprobs: where asked for, of the prompt's tokens that stand after the first, second, … row of a chunk.
     """
 
     request_id: str
@@ -139,6 +140,7 @@ class RequestResult:
     draft_confidences: Sequence[float] | None = None
     logprobs: list[Logprobs] | None = None
     error: str | None = None
+    prompt_logprobs: list[Logprobs] | None = None
 
 
 @dataclass(slots=True)

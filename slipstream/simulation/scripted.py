@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.request import Logprobs
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
 from slipstream.scheduler.layouts import NO_LAYOUT
 from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens, SampleRow, StepPlan, StepResult
@@ -19,6 +20,8 @@ from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens,
 Logits = NDArray[np.float64]
 LogitsFunction = Callable[[Sequence[int]], Logits]
 RowSampler = Callable[[Logits, Sequence[SampleRow]], SampledTokens]
+RowReport = Callable[[Logits, int, int], Logprobs]
+"""(logits [V], token id, number of alternatives) -> its log probability."""
 
 _EMPTY = -1
 _NOISE = -2
@@ -66,6 +69,7 @@ class ScriptedExecutor:
         num_kv_blocks, block_size: the pool, as the scheduler has it.
         drafter: proposes drafts; its layout says which drafter KV is written and checked.
         sampler: samples logits rows [N, V]; greedy by default.
+        report: log probabilities of prompt tokens; without it they cannot be asked for.
         max_model_len: drafter slots at this position or beyond go to the scratch slot.
 
     Attributes:
@@ -81,6 +85,7 @@ class ScriptedExecutor:
         block_size: int,
         drafter: Drafter | None = None,
         sampler: RowSampler = sample_greedily,
+        report: RowReport | None = None,
         max_model_len: int = 1 << 30,
     ) -> None:
         self.state = ExecutorState()
@@ -89,6 +94,7 @@ class ScriptedExecutor:
         self.num_draft_passes = 0
         self._logits = logits
         self._sampler = sampler
+        self._report = report
         self._block_size = block_size
         self._max_model_len = max_model_len
         self._target_kv = np.full(num_kv_blocks * block_size, _EMPTY, dtype=np.int64)
@@ -115,6 +121,14 @@ class ScriptedExecutor:
         for rows in batch:
             results.append(self.state.accept(rows, sampled, index))
             index += rows.num_sampled
+            if rows.reported_token_ids and self._report is not None:
+                count = rows.state.sampling.prompt_logprobs or 0
+                results[-1].prompt_logprobs = [
+                    self._report(
+                        self._logits(self._read_prefix(rows, rows.first_position + offset + 1)), token_id, count
+                    )
+                    for offset, token_id in enumerate(rows.reported_token_ids)
+                ]
         num_skipped, num_draft_rows = self._draft(plan, batch, results)
         num_rows = sum(len(rows.token_ids) for rows in batch)
         self.num_model_rows += num_rows

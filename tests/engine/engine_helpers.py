@@ -18,6 +18,7 @@ from slipstream.engine.stop_strings import TextStopChecker
 from slipstream.engine.vocabulary import Vocabulary
 from slipstream.models.chat_template import ChatTemplate
 from slipstream.models.tokenizer import Tokenizer, byte_level_alphabet
+from slipstream.sampling.logprobs import row_logprobs
 from slipstream.sampling.sampler import Sampler
 from slipstream.scheduler.layouts import LAYOUTS
 from slipstream.scheduler.protocol import Drafter, Executor, SampledTokens, SampleRow
@@ -134,6 +135,7 @@ def make_engine(
         block_size=config.block_size,
         drafter=drafter,
         sampler=real_sampler,
+        report=lambda row, token_id, count: row_logprobs(torch.from_numpy(row), token_id, count),
         max_model_len=config.max_model_len,
     )
     stops = TextStopChecker(TokenStopChecker(), VOCABULARY)
