@@ -8,9 +8,9 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slipstream.server.auth import METRICS_PATH, OPEN_PATHS
-from slipstream.server.fields import shortened
 from slipstream.server.request_context import CURRENT_REQUEST
 from slipstream.server.route_path import route_path
+from slipstream.server.wire.fields import shortened
 
 logger = logging.getLogger(__name__)
 
