@@ -11,12 +11,12 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $
 # One thread per process: the processes share the cores.
 PYTEST_PARALLEL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-.PHONY: help serve test test-slow lint compare drafter install install-dev model clean
+.PHONY: help serve test test-slow test-exhaustive lint compare drafter install install-dev model clean
 
 help:
 	@echo "make serve      install into $(VENV), fetch the embedded model, serve on http://127.0.0.1:$(PORT)"
 	@echo "make test       install what tests need and run them (no GPU, compiler or account needed)"
-	@echo "make test-slow  the long exhaustive tests (exactness factorial, oracle runs)"
+	@echo "make test-slow  the long tests (exactness factorial, oracle runs); test-exhaustive: every case of them"
 	@echo "make compare    what the separate draft budget is worth, measured here"
 	@echo "make drafter    make the drafter of $(MODEL): train, calibrate, evaluate, card (hours on two cores; goes on where it was)"
 	@echo "make lint       ruff, mypy --strict, import-linter"
@@ -65,6 +65,10 @@ test: install-dev model
 
 test-slow: install-dev model
 	@echo "==> the long tests, on all cores"
+	@$(PYTEST_PARALLEL) -m "slow and not timing and not exhaustive" --benchmark-disable --durations=25 $(ARGS)
+
+test-exhaustive: install-dev model
+	@echo "==> every case of the long tests, on all cores"
 	@$(PYTEST_PARALLEL) -m "slow and not timing" --benchmark-disable $(ARGS)
 
 lint: install-dev

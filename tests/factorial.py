@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from driver import drive, make_config, make_request
 
 from slipstream.request import Request
@@ -23,6 +24,8 @@ MakeExecutor = Callable[[int, int, Drafter | None], Executor]
 LAYOUT_OF = {"oracle": "dspark", "wrong": "dflash", "half": "draft_model", "eos": "pard", "ragged": "p_eagle"}
 DRAFTERS = (*LAYOUT_OF, "ngram")
 NUM_PROMPTS = 16
+ALL_K = [pytest.param(k, marks=pytest.mark.exhaustive if k in (4, 6, 7) else ()) for k in range(1, 9)]
+"""K of the factorial. CI runs the ends and what lies between them with gaps, `make test-exhaustive` every one."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from factorial import FEW, Factorial, Levels, prompts_of_few_letters
+from factorial import ALL_K, FEW, Factorial, Levels, prompts_of_few_letters
 from models.tiny_models import EOS_TOKEN_ID, write_tiny_hf_model
 from speculation.tiny_drafters import VOCAB_SIZE, tiny_drafter_config, tiny_drafter_weights
 
@@ -126,7 +126,7 @@ def factorial(tmp_path_factory: pytest.TempPathFactory) -> BlockFactorial:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("num_speculative_tokens", range(1, 9))
+@pytest.mark.parametrize("num_speculative_tokens", ALL_K)
 def test_block_drafters_never_change_the_text(
     factorial: BlockFactorial, kind: str, num_speculative_tokens: int
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from typing import Any
 
 import pytest
 import torch
+from pairwise import pairwise_rows
 from sampling.rejection_reference import chain_law, chi_square, part_of, reference_judge, softmax, speculate
 from sampling.sampling_reference import chi_square_bound, make_row, processed_distribution
 
@@ -93,11 +95,22 @@ def test_tokens_and_pairs_have_the_targets_law(temperature: float, filters: str,
     assert 0.05 < chains.acceptance < 0.98, "some accepted, some refused"
 
 
+LAW_FACTORS: dict[str, list[Any]] = {
+    "temperature": [0.5, 1.0, 1.5],
+    "filters": list(FILTERS),
+    "method": ["probabilistic", "greedy"],
+    "num_drafts": [1, 2, 5],
+}
+PAIRS = [tuple(row[name] for name in LAW_FACTORS) for row in pairwise_rows(LAW_FACTORS)]
+LAW_CASES = [
+    pytest.param(*case, marks=() if case in PAIRS else pytest.mark.exhaustive)
+    for case in itertools.product(*LAW_FACTORS.values())
+]
+"""Every two levels of every two factors meet in CI, all of them in `make test-exhaustive`."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("num_drafts", [1, 2, 5])
-@pytest.mark.parametrize("method", ["probabilistic", "greedy"])
-@pytest.mark.parametrize("filters", FILTERS)
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize(tuple(LAW_FACTORS), LAW_CASES)
 def test_whole_texts_have_the_targets_law(temperature: float, filters: str, method: str, num_drafts: int) -> None:
     sampling = SamplingParams(temperature=temperature, **FILTERS[filters])
     chains = speculate(TARGET, DRAFT, sampling, 2_000, num_tokens=4, num_drafts=num_drafts, method=method)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from factorial import DRAFTERS, FEW, Factorial, Levels, prompts_of_few_letters
+from factorial import ALL_K, DRAFTERS, FEW, Factorial, Levels, prompts_of_few_letters
 
 from slipstream.sampling.sampler import Sampler
 from slipstream.simulation.scripted import HashedLogits, ScriptedExecutor
@@ -32,7 +32,7 @@ FACTORIAL = Factorial(make_executor, VOCAB, EOS, prompts_of_few_letters(EOS), MA
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", DRAFTERS)
-@pytest.mark.parametrize("num_speculative_tokens", range(1, 9))
+@pytest.mark.parametrize("num_speculative_tokens", ALL_K)
 def test_speculation_never_changes_the_text(kind: str, num_speculative_tokens: int) -> None:
     print("\n" + FACTORIAL.run(kind, num_speculative_tokens, Levels()))
 
