@@ -63,6 +63,64 @@ class ThinkingBudget:
         return self.end_ids[position] if position < len(self.end_ids) else None
 
 
+class ConstraintKind(StrEnum):
+    """How the text of a constraint is written."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningMarkers:
+    """The reasoning that may stand before a constrained answer, and is free.
+
+    Attributes:
+        start_ids, end_ids: the markers.
+        is_open: the prompt ends inside of the reasoning; otherwise the model may open it with its first tokens.
+    """
+
+    start_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+    is_open: bool
+
+    def document_start(self, output: Sequence[int]) -> int | None:
+        """Where the answer begins in `output` (all output tokens); None inside of the reasoning."""
+        first = 0
+        if not self.is_open:
+            first = len(self.start_ids)
+            if tuple(output[:first]) != self.start_ids:
+                return 0
+        end = _end_of(self.end_ids, output[first:])
+        return None if end is None else first + end
+
+    def next_of_start(self, output: Sequence[int]) -> int | None:
+        """The token by which the reasoning may (still) be opened after `output`; None where it may not."""
+        position = len(output)
+        if self.is_open or position >= len(self.start_ids) or tuple(output) != self.start_ids[:position]:
+            return None
+        return self.start_ids[position]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputConstraint:
+    """What an output must be. EOS and stop ids can be sampled only where it is complete, so `stop` means a complete
+    document and `length` the beginning of one.
+
+    Attributes:
+        kind, text: a JSON schema; a regular expression of the whole text; a JSON list of the only texts; or a grammar,
+            Lark or GBNF.
+        parameter: the request field that asked for it, which errors name.
+        reasoning: what may stand before it.
+    """
+
+    kind: ConstraintKind
+    text: str
+    parameter: str = field(default="structured_outputs", compare=False)
+    reasoning: ReasoningMarkers | None = None
+
+
 def _end_of(part: Sequence[int], whole: Sequence[int]) -> int | None:
     """Where the first occurrence of `part` in `whole` ends."""
     size = len(part)
@@ -99,6 +157,7 @@ class SamplingParams:
         allowed_token_ids: the only tokens that may be sampled; None allows all.
         bad_words_token_ids: sequences that are never completed.
         thinking: bound of the reasoning.
+        constraint: what the output must be; None lets it be anything.
     """
 
     n: int = 1
@@ -122,6 +181,7 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     thinking: ThinkingBudget | None = None
+    constraint: OutputConstraint | None = None
 
     def __post_init__(self) -> None:
         """`stop` may be one string, and both stop lists any sequence; they become tuples. Raises RequestError."""
@@ -156,6 +216,8 @@ class SamplingParams:
             if not isinstance(self.thinking, ThinkingBudget):
                 raise RequestError(f"thinking must be a ThinkingBudget, got {shown(self.thinking)}", "thinking")
             _check_whole_range("thinking", self.thinking.max_tokens, 0, MAX_WHOLE_NUMBER)
+        if self.constraint is not None and not isinstance(self.constraint, OutputConstraint):
+            raise RequestError(f"constraint must be an OutputConstraint, got {shown(self.constraint)}", "constraint")
         _check_range("temperature", self.temperature, 0.0, 100.0)
         _check_number("top_p", self.top_p)
         if not 0.0 < self.top_p <= 1.0:
@@ -176,6 +238,12 @@ class SamplingParams:
         for text in self.stop:
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise RequestError(f"stop {shown(text)} holds half a surrogate pair and is no text", "stop")
+        if self.stop and self.constraint is not None:
+            raise RequestError(
+                f"stop would cut what {self.constraint.parameter} asks to be complete; leave one of them out, or end by "
+                "stop_token_ids, which are looked for where the output is complete",
+                "stop",
+            )
         self._check_logit_bias()
 
     def _check_logit_bias(self) -> None:

@@ -16,16 +16,23 @@ from slipstream.models.decoder import Decoder
 from slipstream.request import Logprobs
 from slipstream.sampling.logprobs import row_logprobs
 from slipstream.sampling.rejection import DistributionCheck
-from slipstream.sampling.sampler import LogitsError, Sampler
+from slipstream.sampling.sampler import NO_LOGITS, LogitsError, Sampler
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
-from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens, StepMode, StepPlan, StepResult
+from slipstream.scheduler.protocol import (
+    Drafter,
+    Matchers,
+    RequestResult,
+    SampledTokens,
+    StepMode,
+    StepPlan,
+    StepResult,
+)
 from slipstream.speculation.serving import TargetObserver, TargetStates
 
 logger = logging.getLogger(__name__)
 
 REPORTED_ROWS = 128
 """Prompt rows whose logits are held at once where log probabilities of the prompt are wanted."""
-_NO_LOGITS = "the model gave no usable logits for this text (only NaN or -inf); its weights may be damaged"
 
 
 class TorchExecutor:
@@ -37,6 +44,7 @@ class TorchExecutor:
     Args:
         observer: what must see every pass of the target, for drafters that read its states.
         needs_distributions: the textbook rule is asked for, so a block must say what its drafts were drawn from.
+        matchers: for requests with a constraint.
 
     Attributes:
         drafter: None without speculation.
@@ -52,13 +60,14 @@ class TorchExecutor:
         drafter: Drafter | None = None,
         observer: TargetObserver | None = None,
         needs_distributions: bool = False,
+        matchers: Matchers | None = None,
     ) -> None:
         self.decoder = decoder
         self.cache = decoder.make_cache(num_kv_blocks, block_size)
         vocab_size = decoder.config.vocab_size
         check = DistributionCheck(vocab_size, decoder.device) if needs_distributions else None
         self.drafter = None if drafter is None else SafeDrafter(drafter, vocab_size, observer, check)
-        self._state = ExecutorState()
+        self._state = ExecutorState(matchers)
         self.sampler = Sampler(vocab_size, decoder.device)
 
     @property
@@ -96,7 +105,7 @@ class TorchExecutor:
         output = decoder.forward(inputs.token_ids, inputs.metadata, self.cache, tapped)
         if self.drafter is not None:
             self.drafter.observe(TargetStates(inputs.token_ids, output.layer_hidden, inputs.metadata))
-        sampled, bad_rows = SampledTokens([], []), set[int]()
+        sampled, bad_rows = SampledTokens([], []), dict[int, str]()
         if inputs.sample_rows:
             hidden = output.hidden
             if len(inputs.sample_rows) != hidden.shape[0]:
@@ -105,8 +114,9 @@ class TorchExecutor:
         results = []
         first = first_row = 0
         for rows in batch:
-            if bad_rows.intersection(range(first, first + rows.num_sampled)):
-                results.append(_failed(rows))
+            fault = next((bad_rows[i] for i in range(first, first + rows.num_sampled) if i in bad_rows), None)
+            if fault is not None:
+                results.append(_failed(rows, fault))
             else:
                 results.append(self._state.accept(rows, sampled, first))
                 if rows.reported_token_ids:
@@ -124,7 +134,7 @@ class TorchExecutor:
             token_ids = rows.reported_token_ids[start : start + REPORTED_ROWS]
             logits = self.decoder.compute_logits(hidden[start : start + len(token_ids)])
             if not bool(logits.isfinite().any(-1).all()):
-                result.error = _NO_LOGITS
+                result.error = NO_LOGITS
                 return
             # A broken logit is no reason to give none of the others.
             logits = torch.nan_to_num(logits.float(), nan=-math.inf, posinf=torch.finfo(torch.float32).max)
@@ -132,13 +142,13 @@ class TorchExecutor:
         result.prompt_logprobs = entries
 
     @torch.inference_mode()
-    def _sample(self, logits: Tensor, inputs: InputBatch) -> tuple[SampledTokens, set[int]]:
-        """The sampled tokens, and the rows that gave no usable logit."""
+    def _sample(self, logits: Tensor, inputs: InputBatch) -> tuple[SampledTokens, dict[int, str]]:
+        """The sampled tokens, and what is wrong with rows that gave none."""
         try:
-            return self.sampler.sample(logits, inputs.sample_rows), set()
+            return self.sampler.sample(logits, inputs.sample_rows), {}
         except LogitsError as error:
             logger.error("%s", error)
-            bad = set(error.rows)
+            bad = error.reasons
         good = [i for i in range(len(inputs.sample_rows)) if i not in bad]
         rows = [inputs.sample_rows[i] for i in good]
         part = self.sampler.sample(logits[torch.tensor(good, dtype=torch.int64, device=logits.device)], rows)
@@ -149,5 +159,5 @@ class TorchExecutor:
         return SampledTokens(token_ids, logprobs), bad
 
 
-def _failed(rows: RequestRows) -> RequestResult:
-    return RequestResult(rows.scheduled.request_id, rows.scheduled.epoch, [], error=_NO_LOGITS)
+def _failed(rows: RequestRows, reason: str) -> RequestResult:
+    return RequestResult(rows.scheduled.request_id, rows.scheduled.epoch, [], error=reason)

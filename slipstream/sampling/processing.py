@@ -86,7 +86,7 @@ class PrefixCounts:
 def process(logits: Tensor, row: SampleRow, counts: PrefixCounts) -> Tensor:
     """The row's logits [V] (float32 or float64) after all of it; a new tensor if any applies.
 
-    If every token is forbidden, the best original one is the only one allowed.
+    If every token is forbidden, the best given one is the only one allowed, so no constraint is broken by it.
 
     Raises:
         RequestError: a `logit_bias` id outside the vocabulary (see `check_sampling`).
@@ -95,14 +95,17 @@ def process(logits: Tensor, row: SampleRow, counts: PrefixCounts) -> Tensor:
         return logits
     params, vocab_size = row.sampling, logits.shape[0]
     if params.thinking is not None:
-        forced = params.thinking.forced_token(_output(row))
+        forced = params.thinking.forced_token(row.output_token_ids)
         if forced is not None:
             logits = torch.full_like(logits, -math.inf)
             logits[forced] = 0.0
             return logits
+    original = logits
     if has_restrictions(params):
         logits = _restricted(logits, row)
-    original, logits = logits, logits.clone()
+        if not bool(torch.isneginf(logits.amax())):
+            original = logits
+    logits = logits.clone()
     if params.logit_bias:
         check_sampling(params, vocab_size)
         ids = torch.tensor(list(params.logit_bias), device=logits.device)
@@ -119,11 +122,6 @@ def process(logits: Tensor, row: SampleRow, counts: PrefixCounts) -> Tensor:
     return logits
 
 
-def _output(row: SampleRow) -> list[int]:
-    """Output tokens before this row, drafts included."""
-    return row.token_ids[row.num_prompt_tokens :] + row.draft_token_ids[: row.num_drafts]
-
-
 def _restricted(logits: Tensor, row: SampleRow) -> Tensor:
     """Without tokens that are not allowed, and those that would complete a bad word; a new tensor."""
     params = row.sampling
@@ -134,7 +132,7 @@ def _restricted(logits: Tensor, row: SampleRow) -> Tensor:
         kept = torch.full_like(logits, -math.inf)
         kept[ids] = logits[ids]
     if params.bad_words_token_ids:
-        output = tuple(_output(row))
+        output = tuple(row.output_token_ids)
         last = {word[-1] for word in params.bad_words_token_ids if output[len(output) - len(word) + 1 :] == word[:-1]}
         kept[_ids_in_vocabulary(frozenset(last), logits)] = -math.inf
     return kept

@@ -13,12 +13,14 @@ from slipstream.scheduler.protocol import (
     DraftBlock,
     DraftDistribution,
     DraftRequest,
+    Matchers,
     NewRequest,
     RequestResult,
     SampledTokens,
     SampleRow,
     ScheduledRequest,
     StepPlan,
+    TokenMatcher,
 )
 
 
@@ -32,6 +34,7 @@ class RequestState:
         draft_handle, draft_token_ids: drafts at hand and the step that made them.
         draft_distributions: what they were drawn from, one each, or empty (see DraftBlock).
         reports_prompt: log probabilities of the prompt are wanted and not known yet.
+        matcher: of its constraint; None without one.
         saw_stop: a stop token stands somewhere in the output, perhaps not at its end: a step goes on past it.
     """
 
@@ -51,10 +54,12 @@ class RequestState:
     draft_token_ids: list[int] = field(default_factory=list)
     draft_distributions: Sequence[DraftDistribution] = ()
     saw_stop: bool = False
+    matcher: TokenMatcher | None = None
 
     @classmethod
-    def from_new(cls, new: NewRequest) -> RequestState:
-        return cls(
+    def from_new(cls, new: NewRequest, matchers: Matchers | None = None) -> RequestState:
+        """`matchers` gives a constrained request its matcher, which reads what the request has written so far."""
+        state = cls(
             new.request_id,
             new.epoch,
             list(new.token_ids),
@@ -66,6 +71,22 @@ class RequestState:
             new.stop_token_ids,
             new.sampling.prompt_logprobs is not None and len(new.token_ids) == new.num_prompt_tokens,
         )
+        if new.sampling.constraint is not None:
+            if matchers is None:
+                raise ValueError(f"request {new.request_id!r} is constrained, and this executor has no matchers")
+            state.matcher = matchers.matcher(new.sampling.constraint, new.stop_token_ids)
+        return state
+
+    def usable_drafts(self, block: DraftBlock) -> int:
+        """How many of the block's first drafts are worth verifying: those that the constraint allows.
+
+        A draft that is to be judged by the textbook rule stays though it is not allowed: its row refuses it for certain,
+        and samples from what the target has more of. To leave it out would favour what the drafter proposes.
+        """
+        if self.matcher is None:
+            return len(block.token_ids)
+        legal = self.matcher.num_legal(self.token_ids[self.num_prompt_tokens :], block.token_ids)
+        return min(legal + bool(block.distributions), len(block.token_ids))
 
     def append(self, token_ids: list[int]) -> None:
         """Take in emitted tokens, and see whether one of them stops the request."""
@@ -122,6 +143,7 @@ class RequestRows:
                 self.draft_token_ids,
                 i,
                 distributions[i] if i < len(distributions) else None,
+                state.matcher,
             )
             for i in range(self.num_sampled)
         ]
@@ -130,15 +152,17 @@ class RequestRows:
 class ExecutorState:
     """States of all requests an executor serves, keyed by request id."""
 
-    def __init__(self) -> None:
+    def __init__(self, matchers: Matchers | None = None) -> None:
+        """`matchers` are needed where requests are constrained."""
         self.requests: dict[str, RequestState] = {}
+        self._matchers = matchers
 
     def begin(self, plan: StepPlan) -> list[RequestRows]:
         """Apply releases, new requests and new blocks; give each scheduled request's rows, in plan order."""
         for request_id in plan.released_request_ids:
             self.requests.pop(request_id, None)
         for new in plan.new_requests:
-            self.requests[new.request_id] = RequestState.from_new(new)
+            self.requests[new.request_id] = RequestState.from_new(new, self._matchers)
         planned = {scheduled.request_id for scheduled in plan.requests}
         for request_id, state in self.requests.items():
             if state.draft_distributions and request_id not in planned:
@@ -228,10 +252,11 @@ class ExecutorState:
         )
 
     def keep_drafts(self, rows: RequestRows, result: RequestResult, block: DraftBlock, step: int) -> None:
-        """Store a new draft block under the step's handle and report it."""
-        drafts = block.token_ids[: rows.scheduled.num_draft_tokens]
+        """Store a new draft block under the step's handle and report it, without drafts that cannot be accepted."""
+        count = min(rows.scheduled.num_draft_tokens, rows.state.usable_drafts(block))
+        drafts = block.token_ids[:count]
         rows.state.draft_handle = step
         rows.state.draft_token_ids = drafts
         rows.state.draft_distributions = (block.distributions or ())[: len(drafts)]
         result.num_draft_tokens = len(drafts)
-        result.draft_confidences = block.confidences
+        result.draft_confidences = None if block.confidences is None else block.confidences[: len(drafts)]

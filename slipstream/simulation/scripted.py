@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from slipstream.request import Logprobs
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
 from slipstream.scheduler.layouts import NO_LAYOUT
-from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens, SampleRow, StepPlan, StepResult
+from slipstream.scheduler.protocol import (
+    Drafter,
+    Matchers,
+    RequestResult,
+    SampledTokens,
+    SampleRow,
+    StepPlan,
+    StepResult,
+)
 
 Logits = NDArray[np.float64]
 LogitsFunction = Callable[[Sequence[int]], Logits]
@@ -71,6 +79,7 @@ class ScriptedExecutor:
         sampler: samples logits rows [N, V]; greedy by default.
         report: log probabilities of prompt tokens; without it they cannot be asked for.
         max_model_len: drafter slots at this position or beyond go to the scratch slot.
+        matchers: for requests with a constraint; the sampler must heed them (`sample_greedily` does not).
 
     Attributes:
         num_model_rows: target rows run so far. plans: not kept; wrap `execute` to record.
@@ -87,8 +96,9 @@ class ScriptedExecutor:
         sampler: RowSampler = sample_greedily,
         report: RowReport | None = None,
         max_model_len: int = 1 << 30,
+        matchers: Matchers | None = None,
     ) -> None:
-        self.state = ExecutorState()
+        self.state = ExecutorState(matchers)
         self.drafter = drafter
         self.num_model_rows = 0
         self.num_draft_passes = 0
