@@ -6,6 +6,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer, grammar_from
 
@@ -118,7 +119,7 @@ def _definition(constraint: OutputConstraint) -> str:
     """In llguidance's own notation."""
     match constraint.kind:
         case ConstraintKind.JSON_SCHEMA:
-            return LLMatcher.grammar_from_json_schema(constraint.text, overrides={"whitespace_pattern": WHITE_SPACE})
+            return LLMatcher.grammar_from_json_schema(inline_schema(json.loads(constraint.text)))
         case ConstraintKind.REGEX:
             return LLMatcher.grammar_from_regex(constraint.text)
         case ConstraintKind.CHOICE:
@@ -126,6 +127,13 @@ def _definition(constraint: OutputConstraint) -> str:
             return LLMatcher.grammar_from_lark(f"start: {' | '.join(texts)}")
         case ConstraintKind.GRAMMAR:
             return grammar_from("grammar", constraint.text)
+
+
+def inline_schema(schema: Any) -> str:
+    """A JSON schema as it stands in a Lark grammar after `%json`, on one line, with our options and nobody else's."""
+    if isinstance(schema, dict):
+        schema = {**schema, "x-guidance": {"whitespace_pattern": WHITE_SPACE}}
+    return json.dumps(schema)
 
 
 def _refusal(constraint: OutputConstraint, reason: str) -> RequestError:

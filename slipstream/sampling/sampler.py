@@ -114,7 +114,12 @@ class Sampler:
             greedy = row.sampling.is_greedy
             if row.draft_distribution is not None and not greedy:
                 judged.append(index)
-            elif index in batch.cleaned or index in batch.constrained or needs_processing(row) or (not greedy and has_filters(row.sampling)):
+            elif (
+                index in batch.cleaned
+                or index in batch.constrained
+                or needs_processing(row)
+                or (not greedy and has_filters(row.sampling))
+            ):
                 batch.token_ids[index] = self._sample_one(batch.sampled_logits(index), row, counts)
             elif not greedy:
                 plain.append(index)

@@ -13,6 +13,7 @@ from slipstream.engine.async_engine import Generation
 from slipstream.engine.output_processor import ChoiceDelta
 from slipstream.server.answers import CollectedChoice, UsageCount, collect, new_id
 from slipstream.server.assistant_text import AssistantDelta, AssistantReader, TextDelta
+from slipstream.server.constraints import answer_constraint
 from slipstream.server.conversation import ChatText
 from slipstream.server.logprobs import chat_logprobs, prompt_logprobs
 from slipstream.server.notes import Notes, check_tools
@@ -43,6 +44,7 @@ def chat_routes(service: Service) -> APIRouter:
             prompt_logprobs=body.prompt_logprobs,
             thinking=model.thinking_budget(body.thinking_token_budget, written, "thinking_token_budget"),
             **body.choice_parameters(),
+            constraint=answer_constraint(body.constraint(), written, model),
             **service.restrictions(body),
         )
         answer_id = new_id("chatcmpl")

@@ -44,6 +44,7 @@ def completion_routes(service: Service) -> APIRouter:
             logprobs=body.logprobs,
             prompt_logprobs=body.num_prompt_logprobs(),
             **body.choice_parameters(),
+            constraint=body.constraint(),
             **service.restrictions(body),
         )
         if len(prompts) * sampling.n > MAX_CHOICES:

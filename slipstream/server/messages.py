@@ -14,6 +14,7 @@ from slipstream.engine.async_engine import Generation
 from slipstream.engine.output_processor import ChoiceDelta
 from slipstream.server.answers import ReasoningCount, UsageCount, collect, new_id
 from slipstream.server.assistant_text import AssistantReader
+from slipstream.server.constraints import answer_constraint
 from slipstream.server.errors import SERVER_ERROR
 from slipstream.server.notes import Notes, check_tools
 from slipstream.server.output_items import ItemChange, ItemKind, OutputItem, OutputItems
@@ -45,6 +46,7 @@ def message_routes(service: Service) -> APIRouter:
             logprobs=None,
             stop=body.stop(),
             thinking=model.thinking_budget(budget, written, "thinking"),
+            constraint=answer_constraint(body.constraint(), written, model),
             **service.restrictions(body),
         )
         answer_id = new_id("msg", "_")

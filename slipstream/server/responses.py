@@ -14,6 +14,7 @@ from slipstream.engine.async_engine import Generation
 from slipstream.engine.output_processor import ChoiceDelta, PositionLogprobs
 from slipstream.server.answers import ReasoningCount, UsageCount, collect, new_id
 from slipstream.server.assistant_text import AssistantReader
+from slipstream.server.constraints import answer_constraint
 from slipstream.server.logprobs import chat_entries
 from slipstream.server.notes import Notes, check_tools
 from slipstream.server.output_items import ItemChange, ItemKind, OutputItem, OutputItems
@@ -34,7 +35,6 @@ def response_routes(service: Service) -> APIRouter:
     async def responses(request: Request) -> Response:
         """Answer an input."""
         body, notes = await service.read(request, ResponsesRequest)
-        body.check()
         model = service.model
         model.check_name(body.model)
         conversation = body.conversation()
@@ -47,6 +47,7 @@ def response_routes(service: Service) -> APIRouter:
             max_tokens=body.max_output_tokens,
             logprobs=body.num_logprobs(),
             thinking=model.thinking_budget(body.thinking_token_budget, written, "thinking_token_budget"),
+            constraint=answer_constraint(body.constraint(), written, model),
             **service.restrictions(body),
         )
         answer_id = new_id("resp", "_")

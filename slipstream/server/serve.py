@@ -129,6 +129,7 @@ def make_app(built: BuiltEngine, worker: WorkerThread, options: ServerOptions) -
         max_request_tokens=engine.scheduler.max_request_tokens,
         longest_token=max(map(len, built.vocabulary.token_bytes)),
         created=int(time.time()),
+        grammars=built.grammars,
         speculation=None
         if speculative is None
         else {"method": speculative.method, "num_speculative_tokens": speculative.num_drafts},

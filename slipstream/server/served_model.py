@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from slipstream.models.chat_format import THINK_END, THINK_START
 from slipstream.models.chat_template import ChatTemplate
-from slipstream.request import RequestError, ThinkingBudget
+from slipstream.request import OutputConstraint, RequestError, ThinkingBudget
+from slipstream.sampling.grammar import GrammarCompiler
 from slipstream.server.answers import ReasoningCount
 from slipstream.server.assistant_text import Reasoning
 from slipstream.server.conversation import ChatText, Conversation, write_out
@@ -45,6 +46,7 @@ class ServedModel:
         speculation: what `/v1/models` says of it; None when it is off.
         longest_token: bytes of the vocabulary's longest token, where known; more bytes than that per token that fits
             are refused unread.
+        grammars: compiles what outputs must be; None where they cannot be held to anything.
     """
 
     name: str
@@ -54,6 +56,7 @@ class ServedModel:
     created: int
     speculation: dict[str, Any] | None = None
     longest_token: int | None = None
+    grammars: GrammarCompiler | None = None
     _one_long_text: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False, compare=False)
 
     def check_name(self, name: str | None) -> None:
@@ -80,6 +83,18 @@ class ServedModel:
                 "prompt",
                 "context_length_exceeded",
             )
+
+    async def check_constraint(self, constraint: OutputConstraint) -> None:
+        """Compile it in a worker thread, so that other requests' events and the engine go on meanwhile.
+
+        Raises:
+            RequestError: it cannot be used; names its parameter, and why.
+        """
+        if self.grammars is None:
+            raise RequestError(
+                f"{constraint.parameter} is not supported by this server", constraint.parameter, "unsupported_parameter"
+            )
+        await asyncio.to_thread(self.grammars.check, constraint)
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text. Raises RequestError for one that is far too long, soon."""

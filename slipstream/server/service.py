@@ -49,6 +49,8 @@ class Service:
         notes: Notes,
     ) -> Generation:
         """Hand prompts to the engine. Raises RequestError, EngineDeadError, or ClientGoneError."""
+        if sampling.constraint is not None:
+            await unless_client_gone(request, self.model.check_constraint(sampling.constraint))
         work = self.engine.submit(
             answer_id,
             prompts,

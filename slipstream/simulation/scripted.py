@@ -61,8 +61,20 @@ class HashedLogits:
 
 
 def sample_greedily(logits: Logits, rows: Sequence[SampleRow]) -> SampledTokens:
-    """The argmax of each row [N, V]; every other parameter of the rows plays no part."""
-    return SampledTokens([int(token) for token in logits.argmax(axis=1)], [None] * len(rows))
+    """The best token of each row [N, V] that its constraint allows; every other parameter of the rows plays no part."""
+    chosen: list[int] = []
+    for values, row in zip(logits, rows, strict=True):
+        allowed = allowed_tokens(row, len(values))
+        chosen.append(int((values if allowed is None else np.where(allowed, values, -np.inf)).argmax()))
+    return SampledTokens(chosen, [None] * len(rows))
+
+
+def allowed_tokens(row: SampleRow, vocab_size: int) -> NDArray[np.bool_] | None:
+    """Which tokens the row's constraint allows, bool [V]; None for all."""
+    bits = None if row.matcher is None else row.matcher.allowed(row.output_token_ids)
+    if bits is None:
+        return None
+    return np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=vocab_size, bitorder="little").astype(np.bool_)
 
 
 class KVGapError(AssertionError):
@@ -79,7 +91,7 @@ class ScriptedExecutor:
         sampler: samples logits rows [N, V]; greedy by default.
         report: log probabilities of prompt tokens; without it they cannot be asked for.
         max_model_len: drafter slots at this position or beyond go to the scratch slot.
-        matchers: for requests with a constraint; the sampler must heed them (`sample_greedily` does not).
+        matchers: for requests with a constraint; the sampler must heed them, as `sample_greedily` does.
 
     Attributes:
         num_model_rows: target rows run so far. plans: not kept; wrap `execute` to record.

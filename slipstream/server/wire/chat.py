@@ -143,7 +143,6 @@ class ChatRequest(ChatInput, CompletionsRequest):
         "functions": (None, []),
         "metadata": (None, {}),
         "modalities": (None, ["text"]),
-        "response_format": (None, {"type": "text"}),
         "verbosity": (None,),
         "web_search_options": (None,),
         "echo": (None, False),

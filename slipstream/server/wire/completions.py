@@ -18,7 +18,6 @@ class CompletionRequest(CompletionsRequest):
 
     not_supported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **NOT_SUPPORTED,
-        "response_format": (None, {"type": "text"}),
         "suffix": (None, ""),
     }
 

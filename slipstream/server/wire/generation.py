@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from slipstream.request import SamplingParams
+from slipstream.request import OutputConstraint, SamplingParams
 from slipstream.server.wire.fields import (
     BadWords,
     Int32,
@@ -18,15 +18,12 @@ from slipstream.server.wire.fields import (
     StopTokenIds,
 )
 from slipstream.server.wire.objects import OpenObject
+from slipstream.server.wire.structured import Choices, Schema, StructuredOutputs, only_one, stated_constraints
 
 # Parameters of other servers that this one cannot serve, with the values that ask for nothing.
 NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "early_stopping": (None, False),
-    "guided_choice": (None,),
-    "guided_grammar": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
     "length_penalty": (None, 1.0),
     "logits_processors": (None, []),
     "prediction": (None,),
@@ -35,7 +32,6 @@ NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (None, True),
     "spaces_between_special_tokens": (None, True),
     "store": (None, False),
-    "structured_outputs": (None,),
     "truncate_prompt_tokens": (None,),
     "use_beam_search": (None, False),
 }
@@ -99,6 +95,23 @@ class GenerationRequest(OpenObject):
     priority: Priority | None = None
     cache_salt: Annotated[str, Field(max_length=1024)] | None = None
     speculative: SpeculativeOptions | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+
+    def constraint(self) -> OutputConstraint | None:
+        """What the output must be; None for anything. Raises RequestError."""
+        return only_one(self.constraints())
+
+    def constraints(self) -> list[OutputConstraint]:
+        """One per field that asks for one; `guided_*` are the older names of vLLM's. Raises RequestError."""
+        found = [] if self.structured_outputs is None else self.structured_outputs.constraints()
+        found += stated_constraints("guided_json", self.guided_json, None, None, None)
+        found += stated_constraints("guided_regex", None, self.guided_regex, None, None)
+        found += stated_constraints("guided_choice", None, None, self.guided_choice, None)
+        return found + stated_constraints("guided_grammar", None, None, None, self.guided_grammar)
 
     def sampling(self, **more: Any) -> SamplingParams:
         """The parameters for the engine; `more` are those that a route names otherwise, or works out.

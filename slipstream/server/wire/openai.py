@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.request import RequestError
+from slipstream.request import OutputConstraint, RequestError
 from slipstream.server.wire.fields import Int64, Stop
 from slipstream.server.wire.generation import GenerationRequest
 from slipstream.server.wire.objects import OpenObject
+from slipstream.server.wire.structured import ResponseFormat
 
 MAX_CHOICES = 1024
 
@@ -36,6 +37,12 @@ class CompletionsRequest(GenerationRequest):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     user: str | None = None
+    response_format: ResponseFormat | None = None
+
+    def constraints(self) -> list[OutputConstraint]:
+        """See GenerationRequest."""
+        constraint = None if self.response_format is None else self.response_format.constraint()
+        return super().constraints() + ([] if constraint is None else [constraint])
 
     def check(self) -> None:
         """Refuse combinations that make no sense. Raises RequestError."""

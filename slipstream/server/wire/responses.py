@@ -7,12 +7,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from slipstream.request import RequestError
+from slipstream.request import OutputConstraint, RequestError
 from slipstream.server.conversation import Conversation
 from slipstream.server.wire.content import ROLES, Content, shown_type, text_of
 from slipstream.server.wire.fields import MAX_MESSAGES, Int64
 from slipstream.server.wire.generation import NOT_SUPPORTED, GenerationRequest
 from slipstream.server.wire.objects import OpenObject
+from slipstream.server.wire.structured import TextFormat
 from slipstream.server.wire.tools import MAX_TOOLS, FunctionDefinition, ToolUse, arguments_of, tool_use
 
 LOGPROBS_INCLUDED = "message.output_text.logprobs"
@@ -54,10 +55,6 @@ class ReasoningOptions(OpenObject):
     summary: str | None = None
 
 
-class TextFormat(OpenObject):
-    type: str
-
-
 class TextOptions(OpenObject):
     format: TextFormat | None = None
 
@@ -92,15 +89,10 @@ class ResponsesRequest(GenerationRequest):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
-    def check(self) -> None:
-        """Raises RequestError for what cannot be served."""
-        kind = self.text.format.type if self.text is not None and self.text.format is not None else "text"
-        if kind != "text":
-            raise RequestError(
-                f"text.format {shown_type(kind)} is not supported by this server; leave it out",
-                "text",
-                "unsupported_parameter",
-            )
+    def constraints(self) -> list[OutputConstraint]:
+        """See GenerationRequest."""
+        wanted = None if self.text is None or self.text.format is None else self.text.format.constraint()
+        return super().constraints() + ([] if wanted is None else [wanted])
 
     def num_logprobs(self) -> int | None:
         """Alternatives per token; None for no log probabilities."""

@@ -41,13 +41,16 @@ class ToolUse:
         functions: in the form that chat templates take, `{"type": "function", "function": {…}}`.
         may_call: whether tool calls are looked for in what the model writes.
         max_calls: calls that are given at most; None for all.
-        strict_names: functions whose arguments were to be held to their schema.
+        strict_names: functions whose arguments were to be held to their schema, and are not: of answers that may be
+            text the arguments are what the model writes.
+        must_call: functions of which at least one call is forced, its arguments held to the schema; empty for none.
     """
 
     functions: tuple[dict[str, Any], ...] = ()
     may_call: bool = False
     max_calls: int | None = None
     strict_names: tuple[str, ...] = ()
+    must_call: frozenset[str] = frozenset()
 
 
 NO_TOOLS = ToolUse()
@@ -56,10 +59,10 @@ NO_TOOLS = ToolUse()
 def tool_use(
     definitions: Sequence[FunctionDefinition], *, choice: str, parallel: bool, parameter: str = "tools"
 ) -> ToolUse:
-    """The tools, where `choice` is `none` or `auto`.
+    """The tools, where `choice` is `none`, `auto`, `required` or the name of one.
 
     Raises:
-        RequestError: a definition without a usable name, or a choice that cannot be held to.
+        RequestError: a definition without a usable name, or a choice of a function that is not there.
     """
     if len(definitions) > MAX_TOOLS:
         raise RequestError(f"{parameter} takes at most {MAX_TOOLS} tools, got {len(definitions)}", parameter)
@@ -72,16 +75,10 @@ def tool_use(
             )
         if names.count(name) > 1:
             raise RequestError(f"{parameter}: two functions are called {name!r}", parameter)
-    if choice not in ("none", "auto"):
-        if choice != "required" and choice not in names:
-            raise RequestError(f"tool_choice names {shortened(choice)!r}, which is none of the tools", "tool_choice")
-        what = "a call of some tool" if choice == "required" else f"a call of {choice!r}"
-        raise RequestError(
-            f"tool_choice asks for {what}, which this server cannot force on a model yet (it needs constrained "
-            "decoding); the nearest is 'auto'",
-            "tool_choice",
-            "unsupported_parameter",
-        )
+    if choice == "required" and not names:
+        raise RequestError("tool_choice is 'required', but there are no tools to call", "tool_choice")
+    if choice not in ("none", "auto", "required", *names):
+        raise RequestError(f"tool_choice names {shortened(choice)!r}, which is none of the tools", "tool_choice")
     if choice == "none" or not definitions:
         return NO_TOOLS
     functions = tuple(
@@ -96,7 +93,8 @@ def tool_use(
         for definition in definitions
     )
     strict = tuple(definition.name for definition in definitions if definition.strict)
-    return ToolUse(functions, True, None if parallel else 1, strict)
+    must_call = frozenset[str]() if choice == "auto" else frozenset(names if choice == "required" else [choice])
+    return ToolUse(functions, True, None if parallel else 1, () if must_call else strict, must_call)
 
 
 def arguments_of(text: str, where: str) -> Any:
