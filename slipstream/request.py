@@ -240,8 +240,8 @@ class SamplingParams:
                 raise RequestError(f"stop {shown(text)} holds half a surrogate pair and is no text", "stop")
         if self.stop and self.constraint is not None:
             raise RequestError(
-                f"stop would cut what {self.constraint.parameter} asks to be complete; leave one of them out, or end by "
-                "stop_token_ids, which are looked for where the output is complete",
+                f"stop would cut what {self.constraint.parameter} asks to be complete; leave one of them out, or end "
+                "by stop_token_ids, which are looked for where the output is complete",
                 "stop",
             )
         self._check_logit_bias()

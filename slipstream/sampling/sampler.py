@@ -77,8 +77,8 @@ class Sampler:
 
     A row's token is argmax(processed logits / T + Gumbel noise), the lowest id among equals, argmax(processed logits)
     at T = 0. The noise is a hash of (seed, choice index, output position, token id). Order: constraint, allowed tokens
-    and bad words, logit_bias, min_tokens, repetition, frequency and presence penalties, temperature, min_p, top_k, top_p. float64 logits stay float64, all
-    others are processed as float32.
+    and bad words, logit_bias, min_tokens, repetition, frequency and presence penalties, temperature, min_p, top_k,
+    top_p. float64 logits stay float64, all others are processed as float32.
 
     A row at T > 0 whose draft brings its distribution is judged by the textbook rejection rule instead (rejection.py),
     against the same processed logits: its token is the draft, or another one.

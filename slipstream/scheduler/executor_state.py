@@ -80,8 +80,8 @@ class RequestState:
     def usable_drafts(self, block: DraftBlock) -> int:
         """How many of the block's first drafts are worth verifying: those that the constraint allows.
 
-        A draft that is to be judged by the textbook rule stays though it is not allowed: its row refuses it for certain,
-        and samples from what the target has more of. To leave it out would favour what the drafter proposes.
+        One that is to be judged by the textbook rule stays though it is not allowed: its row refuses it for certain,
+        and samples from what the target has more of than the drafter. To leave it out would change the text's law.
         """
         if self.matcher is None:
             return len(block.token_ids)

@@ -260,8 +260,8 @@ class TokenMatcher(Protocol):
     nothing has to be rolled back when drafts are refused or a request starts over."""
 
     def allowed(self, output: Sequence[int]) -> bytes | None:
-        """The tokens that may follow `output` (all output tokens so far, shape [T]): token i is bit i % 8, lowest first,
-        of byte i // 8; of ids beyond the last byte none may.
+        """The tokens that may follow `output` (all output tokens so far, shape [T]): token i is bit i % 8, the lowest
+        first, of byte i // 8; of ids beyond the last byte none may.
 
         None where `output` itself is not allowed, as after a draft that will be refused. Raises ConstraintError.
         """

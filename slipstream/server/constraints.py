@@ -1,4 +1,4 @@
-"""What an answer in a conversation must be: a form that was asked for, calls of tools, or either, after its reasoning."""
+"""What an answer in a conversation must be: the form that was asked for, or calls of tools, after its reasoning."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from slipstream.config import SchedulerConfig
-from slipstream.engine.build import submission_checker
+from slipstream.engine.build import grammar_compiler, submission_checker
 from slipstream.engine.engine import Engine
 from slipstream.engine.stop_strings import TextStopChecker
 from slipstream.engine.vocabulary import Vocabulary
@@ -51,6 +51,7 @@ VOCABULARY = Vocabulary.from_tokenizer(TOKENIZER)
 VOCAB_SIZE = TOKENIZER.vocab_size
 EOS = TOKENIZER.eos_token_ids[0]
 TEMPLATE = ChatTemplate(CHAT)
+GRAMMARS = grammar_compiler(TOKENIZER, VOCABULARY, (EOS,), VOCAB_SIZE)
 
 
 def byte_tokens(text: str) -> list[int]:
@@ -128,7 +129,7 @@ def make_engine(
     chosen = logits or printable_logits()
     drafter: Drafter | None = None
     if config.num_speculative_tokens:
-        drafter = oracle(LAYOUTS[config.layout_name], predict_with(chosen, real_sampler), VOCAB_SIZE)
+        drafter = oracle(LAYOUTS[config.layout_name], predict_with(chosen, real_sampler, GRAMMARS), VOCAB_SIZE)
     executor: Executor = ScriptedExecutor(
         chosen,
         num_kv_blocks=config.num_kv_blocks,
@@ -137,6 +138,7 @@ def make_engine(
         sampler=real_sampler,
         report=lambda row, token_id, count: row_logprobs(torch.from_numpy(row), token_id, count),
         max_model_len=config.max_model_len,
+        matchers=GRAMMARS,
     )
     stops = TextStopChecker(TokenStopChecker(), VOCABULARY)
     return Engine(
@@ -145,6 +147,6 @@ def make_engine(
         clock=clock,
         eos_token_ids=(EOS,),
         commit_lag=commit_lag,
-        check_sampling=submission_checker(VOCAB_SIZE),
+        check_sampling=submission_checker(VOCAB_SIZE, GRAMMARS),
         forget=stops.forget,
     )

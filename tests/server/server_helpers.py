@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 import uvicorn
-from engine_helpers import TEMPLATE, TOKENIZER, VOCABULARY, make_engine
+from engine_helpers import GRAMMARS, TEMPLATE, TOKENIZER, VOCABULARY, make_engine
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
@@ -76,6 +76,7 @@ def make_test_server(
         engine.scheduler.max_request_tokens,
         0,
         longest_token=LONGEST_TOKEN,
+        grammars=GRAMMARS,
         speculation={"method": "oracle", "num_speculative_tokens": most} if most else None,
     )
     return create_app(front, model, registry=registry, statistics_log=log, options=options), front
