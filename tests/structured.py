@@ -110,8 +110,10 @@ class AdversarialDrafter:
 
     layout = LAYOUTS["dspark"]
 
-    def __init__(self, predict: Predict) -> None:
+    def __init__(self, predict: Predict, vocab_size: int = VOCAB_SIZE, eos: int = EOS) -> None:
         self._predict = predict
+        self._vocab_size = vocab_size
+        self._eos = eos
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         """See Drafter."""
@@ -125,20 +127,20 @@ class AdversarialDrafter:
         dice = random.Random(f"{request.request_id} {len(request.token_ids)}")
         way = dice.randrange(6)
         if way == 0:
-            return [dice.randrange(VOCAB_SIZE) for _ in range(count)]
+            return [dice.randrange(self._vocab_size) for _ in range(count)]
         prefix, drafts = list(request.token_ids), list[int]()
         for _ in range(count):
             drafts.append(self._predict(request, prefix))
             prefix.append(drafts[-1])
         place = dice.randrange(count)
         if way == 1:
-            drafts[place] = EOS
+            drafts[place] = self._eos
         elif way == 2:
-            drafts[place:] = [EOS] * (count - place)
+            drafts[place:] = [self._eos] * (count - place)
         elif way == 3:
-            drafts[place] = (drafts[place] + 1) % VOCAB_SIZE
+            drafts[place] = (drafts[place] + 1) % self._vocab_size
         elif way == 4:
-            drafts[place] = VOCAB_SIZE - 1  # stands for nothing
+            drafts[place] = self._vocab_size - 1  # in the small vocabulary it stands for nothing
         return drafts
 
 
