@@ -91,24 +91,16 @@ def stated_constraints(
     found = [] if schema is None else [json_constraint(schema, parameter)]
     for kind, text in ((ConstraintKind.REGEX, regex), (ConstraintKind.GRAMMAR, grammar)):
         if text is not None:
-            found.append(OutputConstraint(kind, checked_text(text, parameter), parameter))
+            found.append(OutputConstraint(kind, text, parameter))
     if choice is not None:
-        text = checked_text(json.dumps(choice, ensure_ascii=False), parameter)
-        found.append(OutputConstraint(ConstraintKind.CHOICE, text, parameter))
+        found.append(OutputConstraint(ConstraintKind.CHOICE, json.dumps(choice, ensure_ascii=False), parameter))
     return found
 
 
 def json_constraint(schema: Schema | str, parameter: str) -> OutputConstraint:
-    """A JSON schema, also one that is written out. Raises RequestError for a text that is none."""
+    """A JSON schema, also one that is written out."""
     text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
-    return OutputConstraint(ConstraintKind.JSON_SCHEMA, checked_text(text, parameter), parameter)
-
-
-def checked_text(text: str, parameter: str) -> str:
-    """Raises RequestError for half a surrogate pair, which no model could write."""
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise RequestError(f"{parameter} holds half a surrogate pair and is no text", parameter)
-    return text
+    return OutputConstraint(ConstraintKind.JSON_SCHEMA, text, parameter)
 
 
 def format_constraint(kind: str, schema: Schema | None, parameter: str, schema_path: str) -> OutputConstraint | None:
