@@ -1,4 +1,4 @@
-"""Rows with a constraint: only what fits is sampled, whatever else is asked, and what is reported is the model's own."""
+"""Rows with a constraint: only what fits is sampled, and what is reported is of the distribution of the model."""
 
 from __future__ import annotations
 

@@ -38,9 +38,8 @@ NO_SPECULATION = {"speculative": {"enabled": False}}
 
 @pytest.fixture(scope="module")
 def server(start_server: Starter) -> RunningServer:
-    return start_server(
-        ScriptedReplies(REPLIES), num_speculative_tokens=5, template=TEMPLATE, max_model_len=2048, num_kv_blocks=512
-    )
+    """Its model does not reason; what it says fits no form."""
+    return start_server(ScriptedReplies(REPLIES), num_speculative_tokens=5, max_model_len=2048, num_kv_blocks=512)
 
 
 def post(server: RunningServer, path: str, **body: Any) -> httpx.Response:
@@ -198,8 +197,11 @@ def test_calls_that_the_model_wants_stay_parallel_where_they_may(server: Running
             assert is_valid(arguments, SCHEMA if name == "weather" else TOOLS[1]["function"]["parameters"])
 
 
-def test_reasoning_comes_before_a_forced_call(server: RunningServer) -> None:
-    choice = ask(server, "both", tools=TOOLS[1:], tool_choice="required", parallel_tool_calls=False)
+def test_reasoning_comes_before_a_forced_call(start_server: Starter) -> None:
+    own = start_server(
+        ScriptedReplies(REPLIES), num_speculative_tokens=5, template=TEMPLATE, max_model_len=2048, num_kv_blocks=512
+    )
+    choice = ask(own, "both", tools=TOOLS[1:], tool_choice="required", parallel_tool_calls=False)
     assert choice["message"]["reasoning_content"] == "Hm." and calls_of(choice)[0][0] == "time"
 
 
