@@ -88,7 +88,7 @@ def _guidellm(visit: Visit) -> list[str]:
         "--constraint",
         words(kind="max_requests", count=NUM_REQUESTS),
         "--tokenizer",
-        words(kind="huggingface_auto", name=str(visit.tokenizer)),
+        words(kind="huggingface_auto", model=str(visit.tokenizer)),
         "--data",
         words(kind="synthetic_text", prompt_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS),
         "--output",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from catalogue import Client, Visit, python_of
+from clients.catalogue import Client, Visit, python_of
 
 INSTALLED = "requirements.txt"
 INSTALL_S, RUN_S = 3600, 3600

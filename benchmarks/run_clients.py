@@ -1,6 +1,6 @@
 """Foreign clients, unchanged, against a server that is started for them. Each gets an environment of its own.
 
-    python benchmarks/clients/run.py [NAME …] [--model MODEL] [--folder build/clients] [--json FILE] [--large]
+    python benchmarks/run_clients.py [NAME …] [--model MODEL] [--folder build/clients] [--json FILE] [--large]
 
 Without names: all but those whose installation is measured in gigabytes, which `--large` adds. The exit status is 1 when
 one of them fails.
@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 
 import httpx
-from catalogue import CLIENTS, LARGE
+from clients.catalogue import CLIENTS, LARGE
 from rich.console import Console
 from rich.table import Table
 from running_server import running_server
-from visiting import Outcome, visit
+from clients.visiting import Outcome, visit
 
 from slipstream import __version__
 from slipstream.models.embedded import EMBEDDED_MODEL
