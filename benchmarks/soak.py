@@ -36,13 +36,14 @@ MEANINGS = {True: "held", False: "FAILED", None: "not told"}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long, how many, and what is compared afterwards."""
+    """How long and how many at least, by how many, and what is compared afterwards."""
 
     seconds: float = 1800.0
     num_clients: int = 200
     sample: int = 200
     seed: int = 0
     lengths: Lengths = Lengths()
+    min_requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,14 @@ async def soak(url: str, plan: Plan) -> Soaked:
         readings: list[Reading] = []
         reader = asyncio.create_task(read_every(http, READ_EVERY_S, readings))
         try:
-            traffic = Traffic(url, model, seed=plan.seed, sample=plan.sample, lengths=plan.lengths)
+            traffic = Traffic(
+                url,
+                model,
+                seed=plan.seed,
+                sample=plan.sample,
+                lengths=plan.lengths,
+                min_requests=plan.min_requests,
+            )
             tally = await traffic.run(plan.num_clients, plan.seconds)
         finally:
             reader.cancel()

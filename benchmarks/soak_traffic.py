@@ -108,16 +108,20 @@ class Traffic:
     """Clients that send one request after another until their time is over.
 
     Args:
+        min_requests: they go on after their time until so many have been sent.
         sample: how many finished answers are kept, each finished one with the same chance.
     """
 
-    def __init__(self, url: str, model: str, *, seed: int, sample: int, lengths: Lengths) -> None:
+    def __init__(
+        self, url: str, model: str, *, seed: int, sample: int, lengths: Lengths, min_requests: int = 0
+    ) -> None:
         self.tally = Tally()
         self._url = url
         self._model = model
         self._seed = seed
         self._sample = sample
         self._lengths = lengths
+        self._num_missing = min_requests
         self._choice = random.Random(seed)
 
     async def run(self, num_clients: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> Tally:
@@ -128,7 +132,8 @@ class Traffic:
 
             async def client(number: int) -> None:
                 chance = random.Random(self._seed * 100_003 + number)
-                while clock() < end:
+                while clock() < end or self._num_missing > 0:
+                    self._num_missing -= 1
                     await self.send(http, draw(chance, self._model, self._lengths))
 
             await asyncio.gather(*(client(number) for number in range(num_clients)))

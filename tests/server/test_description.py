@@ -21,7 +21,7 @@ def server(start_server: Starter) -> RunningServer:
 
 @pytest.fixture(scope="module")
 def description(server: RunningServer) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{server.url}/openapi.json").raise_for_status().json()
+    found: dict[str, Any] = httpx.get(f"{server.url}/openapi.json", timeout=60).raise_for_status().json()
     return found
 
 
@@ -61,7 +61,7 @@ def test_every_reference_leads_somewhere(description: dict[str, Any]) -> None:
 def test_errors_are_as_described(server: RunningServer, description: dict[str, Any]) -> None:
     error = description["components"]["schemas"]["Error"]["properties"]["error"]
     for path in BODIES:
-        answer = httpx.post(server.url + path, json={"model": 3})
+        answer = httpx.post(server.url + path, json={"model": 3}, timeout=60)
         assert answer.status_code == 400, path
         assert set(answer.json()["error"]) == set(error["required"]), path
-    assert httpx.get(f"{server.url}/v1/models/other").status_code == 404
+    assert httpx.get(f"{server.url}/v1/models/other", timeout=60).status_code == 404
