@@ -16,10 +16,10 @@ from pathlib import Path
 
 import httpx
 from clients.catalogue import CLIENTS, LARGE
+from clients.visiting import Outcome, visit
 from rich.console import Console
 from rich.table import Table
 from running_server import running_server
-from clients.visiting import Outcome, visit
 
 from slipstream import __version__
 from slipstream.models.embedded import EMBEDDED_MODEL

@@ -31,7 +31,11 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def running_server(model: str, flags: Sequence[str] = (), *, start_s: float = START_S) -> Iterator[ServerProcess]:
-    """Start it, wait until it is ready, stop it at the end. Raises RuntimeError with what it said when it does not start."""
+    """Start it, wait until it is ready, stop it at the end.
+
+    Raises:
+        RuntimeError: it does not start; with what it said.
+    """
     command = [sys.executable, "-m", "slipstream", "serve", model, "--host", "127.0.0.1", "--port", "0", *flags]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     ready = threading.Event()

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Plan:
     num_clients: int = 200
     sample: int = 200
     seed: int = 0
-    lengths: Lengths = Lengths()
+    lengths: Lengths = field(default_factory=Lengths)
     min_requests: int = 0
 
 

@@ -84,9 +84,7 @@ def judge(tally: Tally, readings: Sequence[Reading], rest: Reading, num_differin
             min(tally.finished, tally.left, tally.refused) > 0,
             f"{tally.finished} finished, {tally.left} left, {tally.refused} refused, {tally.overloaded} overloaded",
         ),
-        Check(
-            "the pool was small enough to preempt", held[PREEMPTIONS] > 0, f"{held[PREEMPTIONS]:.0f} preemptions"
-        ),
+        Check("the pool was small enough to preempt", held[PREEMPTIONS] > 0, f"{held[PREEMPTIONS]:.0f} preemptions"),
         Check(
             "no block and no request is lost",
             not (held[KV_IN_USE] or held[RUNNING] or held[WAITING]),
@@ -110,4 +108,6 @@ def memory(readings: Sequence[Reading]) -> Check:
         return Check(name, None, "too short a run to tell")
     first = settled[0].values[RESIDENT]
     last = statistics.median(reading.values[RESIDENT] for reading in settled[-LAST_READINGS:])
-    return Check(name, last / first - 1 < MAX_GROWTH, f"{first / 2**20:.0f} to {last / 2**20:.0f} MiB: {last / first - 1:+.1%}")
+    return Check(
+        name, last / first - 1 < MAX_GROWTH, f"{first / 2**20:.0f} to {last / 2**20:.0f} MiB: {last / first - 1:+.1%}"
+    )

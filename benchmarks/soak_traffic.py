@@ -1,4 +1,4 @@
-"""What a soak sends: answers of mixed lengths, streamed and whole, clients that leave in the middle, and bad requests."""
+"""What a soak sends: requests of mixed lengths, streamed and whole, some whose clients leave, and bad ones."""
 
 from __future__ import annotations
 

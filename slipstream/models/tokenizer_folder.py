@@ -1,6 +1,6 @@
 """Writes a model's tokenizer as a folder that `transformers.AutoTokenizer` reads, for tools that count tokens.
 
-    python -m slipstream.models.tokenizer_folder FOLDER [MODEL]
+python -m slipstream.models.tokenizer_folder FOLDER [MODEL]
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from soak import Plan, as_json, soak
 from soak_checks import HEALTHY, KV_IN_USE, PREEMPTIONS, RESIDENT, RUNNING, WAITING, Reading, judge, memory
-from soak_traffic import Ask, Answered, Lengths, Tally, differing
+from soak_traffic import Answered, Ask, Lengths, Tally, differing
 
 REST = Reading(0.0, {RUNNING: 0, WAITING: 0, KV_IN_USE: 0, PREEMPTIONS: 3, HEALTHY: 1})
 
