@@ -2,8 +2,8 @@
 
     python benchmarks/run_clients.py [NAME …] [--model MODEL] [--folder build/clients] [--json FILE] [--large]
 
-Without names: all but those whose installation is measured in gigabytes, which `--large` adds. The exit status is 1 when
-one of them fails.
+Without names: all but those whose installation is measured in gigabytes, which `--large` adds. Exit status 1 when one
+of them fails.
 """
 
 from __future__ import annotations

@@ -108,6 +108,5 @@ def memory(readings: Sequence[Reading]) -> Check:
         return Check(name, None, "too short a run to tell")
     first = settled[0].values[RESIDENT]
     last = statistics.median(reading.values[RESIDENT] for reading in settled[-LAST_READINGS:])
-    return Check(
-        name, last / first - 1 < MAX_GROWTH, f"{first / 2**20:.0f} to {last / 2**20:.0f} MiB: {last / first - 1:+.1%}"
-    )
+    growth = last / first - 1
+    return Check(name, growth < MAX_GROWTH, f"{first / 2**20:.0f} to {last / 2**20:.0f} MiB: {growth:+.1%}")

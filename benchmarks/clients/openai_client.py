@@ -1,4 +1,4 @@
-"""The openai client: `openai_client.py URL MODEL` prints, as JSON, what it saw. Ends with an error where it saw wrong."""
+"""The openai client: `openai_client.py URL MODEL` prints what it saw, as JSON, or ends with an error."""
 
 from __future__ import annotations
 
