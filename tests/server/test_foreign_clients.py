@@ -1,4 +1,4 @@
-"""How foreign clients are run (benchmarks/clients): the two that are at hand, whole; one that fails; every command line."""
+"""How foreign clients are run (benchmarks/clients): two whole ones, one that fails, and every command line."""
 
 from __future__ import annotations
 
