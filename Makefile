@@ -92,7 +92,7 @@ fuzz: install model
 # --strict: a dead link, or a page that the menu lacks, is an error.
 docs: $(BIN)/python
 	@$(PIP_INSTALL) $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "==> build/site/index.html"
 
 install: $(VENV)/.installed
