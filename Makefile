@@ -11,7 +11,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $
 # One thread per process: the processes share the cores.
 PYTEST_PARALLEL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-.PHONY: help serve test test-slow test-exhaustive lint compare drafter install install-dev model clean
+.PHONY: help serve test test-slow test-exhaustive lint compare drafter docs clients soak fuzz install install-dev model clean
 
 help:
 	@echo "make serve      install into $(VENV), fetch the embedded model, serve on http://127.0.0.1:$(PORT)"
@@ -19,6 +19,10 @@ help:
 	@echo "make test-slow  the long tests (exactness factorial, oracle runs); test-exhaustive: every case of them"
 	@echo "make compare    what the separate draft budget is worth, measured here"
 	@echo "make drafter    make the drafter of $(MODEL): train, calibrate, evaluate, card (hours on two cores; goes on where it was)"
+	@echo "make clients    foreign clients (LangChain, LlamaIndex, guidellm, aiperf …) against a server; ARGS=vllm: that one"
+	@echo "make soak       half an hour of 200 clients, aborts and bad requests, and what must hold afterwards"
+	@echo "make fuzz       schemathesis on the API's description"
+	@echo "make docs       the documentation as a site, in build/site"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make install    only install; make install-dev with what tests and benchmarks need"
 	@echo "make model      only fetch the embedded model"
@@ -73,6 +77,23 @@ test-exhaustive: install-dev model
 
 lint: install-dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# An environment per client, under build/clients: they ask for versions that exclude each other.
+clients: install-dev model
+	@$(BIN)/python benchmarks/run_clients.py $(ARGS)
+
+soak: install model
+	@mkdir -p build && $(BIN)/python benchmarks/soak.py --json build/soak.json $(ARGS)
+
+fuzz: install model
+	@$(PIP_INSTALL) -e '.[fuzz]'
+	@$(BIN)/python benchmarks/fuzz_api.py $(ARGS)
+
+# --strict: a dead link, or a page that the menu lacks, is an error.
+docs: $(BIN)/python
+	@$(PIP_INSTALL) $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "==> build/site/index.html"
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

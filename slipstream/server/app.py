@@ -16,6 +16,7 @@ from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.statistics_log import StatisticsLog
 from slipstream.server.chat import chat_routes
 from slipstream.server.completions import completion_routes
+from slipstream.server.description import DescribedApi
 from slipstream.server.errors import install_error_handlers
 from slipstream.server.info import info_routes
 from slipstream.server.messages import message_routes
@@ -63,7 +64,7 @@ def create_app(
             if tracing is not None:
                 await asyncio.to_thread(tracing.close)
 
-    app = FastAPI(title="Slipstream", version=__version__, lifespan=lifespan)
+    app = DescribedApi(title="Slipstream", version=__version__, lifespan=lifespan)
     install_error_handlers(app)
     install_middleware(app, options, tracing)
 

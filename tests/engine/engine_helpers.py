@@ -20,11 +20,11 @@ from slipstream.models.chat_template import ChatTemplate
 from slipstream.models.tokenizer import Tokenizer, byte_level_alphabet
 from slipstream.sampling.logprobs import row_logprobs
 from slipstream.sampling.sampler import Sampler
-from slipstream.scheduler.layouts import LAYOUTS
+from slipstream.scheduler.layouts import LAYOUTS, DraftLayout
 from slipstream.scheduler.protocol import Drafter, Executor, SampledTokens, SampleRow
 from slipstream.scheduler.scheduler import Scheduler
 from slipstream.scheduler.stopping import TokenStopChecker
-from slipstream.simulation.drafters import oracle, predict_with
+from slipstream.simulation.drafters import Predict, oracle, predict_with
 from slipstream.simulation.scripted import HashedLogits, Logits, ScriptedExecutor
 
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("Ġw", "o")]
@@ -122,14 +122,16 @@ def make_engine(
     commit_lag: int = 0,
     wrap: Callable[[Executor], Executor] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    make_drafter: Callable[[DraftLayout, Predict, int], Drafter] = oracle,
     **config_values: Any,
 ) -> Engine:
-    """An engine on a scripted target that samples as the product does; an oracle drafts when K > 0."""
+    """An engine on a scripted target that samples as the product does; `make_drafter`'s drafts when K > 0."""
     config = make_config(**config_values)
     chosen = logits or printable_logits()
     drafter: Drafter | None = None
     if config.num_speculative_tokens:
-        drafter = oracle(LAYOUTS[config.layout_name], predict_with(chosen, real_sampler, GRAMMARS), VOCAB_SIZE)
+        predict = predict_with(chosen, real_sampler, GRAMMARS)
+        drafter = make_drafter(LAYOUTS[config.layout_name], predict, VOCAB_SIZE)
     executor: Executor = ScriptedExecutor(
         chosen,
         num_kv_blocks=config.num_kv_blocks,

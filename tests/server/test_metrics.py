@@ -21,6 +21,7 @@ from slipstream.scheduler.cost_table import CostTable, Provenance
 from slipstream.scheduler.interpolation import Grid
 from slipstream.scheduler.protocol import RequestResult, ScheduledRequest, StepMode, StepPlan, StepResult
 from slipstream.server.metrics import EngineCollector, buckets
+from slipstream.simulation.drafters import wrong
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 STAGES = ("drafted", "admitted", "verified", "accepted")
@@ -82,6 +83,15 @@ def test_P15_switch_offs_are_labelled(samples: dict[str, Any]) -> None:
     reasons = {labels["reason"]: value for labels, value in samples["slipstream:spec_disabled_total"]}
     assert set(reasons) == {"position_limit", "cost", "load", "draft_capacity", "kv_blocks", "drafter_failed"}
     assert reasons.pop("position_limit") > 0 and set(reasons.values()) == {0.0}
+
+
+def test_M10_a_drafter_that_is_never_right_shows_a_length_of_one(start_server: Starter) -> None:
+    server = start_server(num_speculative_tokens=3, make_drafter=wrong)
+    post(server, "/v1/completions", completion(prompt="hello world", max_tokens=60, seed=1, ignore_eos=True))
+    found = metrics_of(server)
+    assert total(found, "slipstream:spec_decode_num_verified_tokens_total") > 0
+    assert total(found, "slipstream:spec_decode_num_accepted_tokens_total") == 0
+    assert total(found, "slipstream:spec_decode_mean_acceptance_length") == 1.0
 
 
 def test_requests_of_several_choices(samples: dict[str, Any]) -> None:
