@@ -1,4 +1,4 @@
-import { useCallback, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { storeKey } from "./api";
 import { LiveView } from "./live";
 import { Playground } from "./playground";
@@ -21,6 +21,12 @@ export function App() {
   const [attempt, setAttempt] = useState(0);
   const buttons = useRef<(HTMLButtonElement | null)[]>([]);
   const onKeyNeeded = useCallback((why: string) => setWhyKey(why), []);
+
+  useEffect(() => {
+    const follow = () => setTab(tabOfAddress());
+    window.addEventListener("hashchange", follow);
+    return () => window.removeEventListener("hashchange", follow);
+  }, []);
 
   const show = (name: Name) => {
     history.replaceState(null, "", `#${name}`);

@@ -104,6 +104,7 @@ export function Playground({ onKeyNeeded, isShown, attempt }: Props) {
     void answer(turns, { question, wishes, answers: [] }, speculates && canSpeculate);
   };
   const onFlip = () => {
+    if (isBusy || !canSpeculate) return;
     const next = !speculates;
     setSpeculates(next);
     if (!last || last.answers.length !== 1 || last.answers[0]!.speculates === next) return;
@@ -125,7 +126,7 @@ export function Playground({ onKeyNeeded, isShown, attempt }: Props) {
             class="switch"
             aria-checked={speculates && canSpeculate}
             aria-describedby="switch-words"
-            disabled={isBusy || !canSpeculate}
+            aria-disabled={isBusy || !canSpeculate}
             onClick={onFlip}
           >
             <i aria-hidden="true" /> Speculation

@@ -128,7 +128,9 @@ class _ChatStream(ChunkStream):
         num_choices = len(generation.metrics)
         self._counts = model.reasoning_counts(written, num_choices)
         usage = UsageCount(generation, self._counts)
-        super().__init__(generation, body, envelope, usage, report, notes, TokenReport(body.stream_options, model.tokenizer))
+        super().__init__(
+            generation, body, envelope, usage, report, notes, TokenReport(body.stream_options, model.tokenizer)
+        )
         self._readers = [written.reader() for _ in range(num_choices)]
         self._shows_reasoning = body.include_reasoning is not False
         if body.return_token_ids:

@@ -1,4 +1,4 @@
-"""`/v1/live`: what the engine is doing now, for the page at `/`; asked again and again, each time from the last step."""
+"""`/v1/live`: what the engine is doing now, for the page at `/`, which asks again and again from the last step on."""
 
 from __future__ import annotations
 

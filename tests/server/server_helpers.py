@@ -84,9 +84,7 @@ def make_test_server(
         longest_token=LONGEST_TOKEN,
         speculation={"method": "oracle", "num_speculative_tokens": most} if most else None,
     )
-    app = create_app(
-        front, model, registry=registry, report=report, statistics_log=log, options=options, live=live
-    )
+    app = create_app(front, model, registry=registry, report=report, statistics_log=log, options=options, live=live)
     return app, front
 
 
