@@ -70,7 +70,8 @@ export function App() {
           ))}
         </div>
       </header>
-      <main id="view" role="tabpanel" aria-labelledby={`tab-${tab}`}>
+      <main>
+        <div id="view" role="tabpanel" aria-labelledby={`tab-${tab}`}>
         {whyKey ? (
           <KeyForm why={whyKey} onKey={() => { setWhyKey(""); setAttempt(attempt + 1); }} />
         ) : (
@@ -82,6 +83,7 @@ export function App() {
         {/* Stays, so that a conversation outlives a look at another view. */}
         <div hidden={tab !== "playground" || !!whyKey}>
           <Playground onKeyNeeded={onKeyNeeded} isShown={tab === "playground" && !whyKey} attempt={attempt} />
+        </div>
         </div>
       </main>
     </>

@@ -16,7 +16,7 @@ from slipstream.server.route_path import route_path
 
 PROBE_PATHS = frozenset({"/health", "/ready"})
 # The page itself says nothing of this server; what it shows it asks for with a key.
-OPEN_PATHS = PROBE_PATHS | PAGE_PATHS
+OPEN_PATHS = PROBE_PATHS.union(PAGE_PATHS)
 METRICS_PATH = "/metrics"
 
 

@@ -6,12 +6,12 @@ import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 FOLDER = files("slipstream") / "server" / "page"
 MEDIA_TYPES = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
-PAGE_PATHS = frozenset("/" if name == "index.html" else f"/page/{name}" for name in MEDIA_TYPES)
+PAGE_PATHS = {"/": "index.html", "/page.js": "page.js", "/page.css": "page.css"}
 # Nothing is loaded from elsewhere, nothing is written into the page as code, and nobody frames it.
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -30,32 +30,22 @@ class _PageFile:
     media_type: str
     etag: str
 
+    async def answer(self, request: Request) -> Response:
+        """The file, or 304 for who has it."""
+        headers = {**SECURITY_HEADERS, "ETag": self.etag}
+        if request.headers.get("if-none-match") == self.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(self.content, headers=headers, media_type=f"{self.media_type}; charset=utf-8")
+
 
 def page_routes() -> APIRouter:
     """Serves the files of the package; read once."""
     router = APIRouter(include_in_schema=False)
-    found = {name: _read(name, media_type) for name, media_type in MEDIA_TYPES.items()}
-
-    def answer(request: Request, name: str) -> Response:
-        file = found.get(name)
-        if file is None:
-            raise HTTPException(404)
-        headers = {**SECURITY_HEADERS, "ETag": file.etag}
-        if request.headers.get("if-none-match") == file.etag:
-            return Response(status_code=304, headers=headers)
-        return Response(file.content, headers=headers, media_type=f"{file.media_type}; charset=utf-8")
-
-    @router.get("/")
-    async def index(request: Request) -> Response:
-        return answer(request, "index.html")
-
-    @router.get("/page/{name}")
-    async def asset(request: Request, name: str) -> Response:
-        return answer(request, name)
-
+    for path, name in PAGE_PATHS.items():
+        router.add_api_route(path, _read(name).answer, methods=["GET"])
     return router
 
 
-def _read(name: str, media_type: str) -> _PageFile:
+def _read(name: str) -> _PageFile:
     content = (FOLDER / name).read_bytes()
-    return _PageFile(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return _PageFile(content, MEDIA_TYPES[name], f'"{hashlib.sha256(content).hexdigest()[:32]}"')

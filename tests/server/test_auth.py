@@ -29,7 +29,7 @@ def headers(key: str) -> dict[str, str]:
 
 def test_every_route_but_the_probes_asks_for_a_key(server: RunningServer) -> None:
     described = httpx.get(f"{server.url}/openapi.json", headers=headers(KEY)).json()["paths"]
-    paths = {*described, "/openapi.json", "/docs", "/nothing", "/page/nothing"} - {"/health", "/ready"}
+    paths = {*described, "/openapi.json", "/docs", "/nothing", "/page.html"} - {"/health", "/ready"}
     assert {"/v1/completions", "/v1/models", "/v1/config", "/v1/live", "/version", "/metrics"} <= paths
     for path in paths:
         for method in ("GET", "POST", "HEAD"):
@@ -39,7 +39,7 @@ def test_every_route_but_the_probes_asks_for_a_key(server: RunningServer) -> Non
                 error = answer.json()["error"]
                 assert set(error) == {"message", "type", "param", "code"} and error["code"] == "invalid_api_key"
             assert answer.headers["www-authenticate"] == "Bearer"
-    for path in ("/health", "/ready", "/llm/health", "/", "/llm/", "/page/page.js", "/page/page.css"):
+    for path in ("/health", "/ready", "/llm/health", "/", "/llm/", "/page.js", "/page.css"):
         assert httpx.get(server.url + path).status_code == 200
 
 

@@ -57,7 +57,7 @@ def test_the_built_page_is_that_of_the_sources() -> None:
 
 @pytest.mark.parametrize("name", MEDIA_TYPES)
 def test_files_of_the_page_are_served_with_headers_that_keep_it_to_itself(server: RunningServer, name: str) -> None:
-    path = "/" if name == "index.html" else f"/page/{name}"
+    path = "/" if name == "index.html" else f"/{name}"
     answer = httpx.get(server.url + path)
     assert answer.status_code == 200 and answer.content == (FOLDER / name).read_bytes()
     assert answer.headers["content-type"] == f"{MEDIA_TYPES[name]}; charset=utf-8"
@@ -72,14 +72,14 @@ def test_files_of_the_page_are_served_with_headers_that_keep_it_to_itself(server
 def test_the_page_names_only_its_own_files(server: RunningServer) -> None:
     text = httpx.get(server.url + "/").text
     linked = re.findall(r"(?:src|href)=\"([^\"]+)\"", text)
-    assert sorted(link for link in linked if link != "data:,") == ["./page/page.css", "./page/page.js"]
+    assert sorted(link for link in linked if link != "data:,") == ["./page.css", "./page.js"]
     assert "<script>" not in text and "style=" not in text
     for name in ("page.js", "page.css"):
         addresses = set(re.findall(r"https?://[\w.]+", (FOLDER / name).read_text()))
         assert addresses <= {"http://www.w3.org"}, "names of XML spaces are no requests; anything else would be one"
 
 
-@pytest.mark.parametrize("path", ["/page/build.json", "/page/..%2fapp.py", "/page/nothing", "/page/"])
+@pytest.mark.parametrize("path", ["/build.json", "/page/build.json", "/..%2fapp.py", "/index.html"])
 def test_nothing_else_of_the_package_is_served(server: RunningServer, path: str) -> None:
     assert httpx.get(server.url + path).status_code == 404
 
