@@ -11,12 +11,14 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $
 # One thread per process: the processes share the cores.
 PYTEST_PARALLEL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-.PHONY: help serve test test-slow test-exhaustive lint compare drafter docs clients soak fuzz install install-dev model clean
+.PHONY: help serve test test-slow test-exhaustive test-page lint compare drafter page docs clients soak fuzz install \
+	install-dev model clean
 
 help:
 	@echo "make serve      install into $(VENV), fetch the embedded model, serve on http://127.0.0.1:$(PORT)"
 	@echo "make test       install what tests need and run them (no GPU, compiler or account needed)"
 	@echo "make test-slow  the long tests (exactness factorial, oracle runs); test-exhaustive: every case of them"
+	@echo "make page       rebuild the page at / from page/ (needs node and npm); make test-page: drive it in Chromium"
 	@echo "make compare    what the separate draft budget is worth, measured here"
 	@echo "make drafter    make the drafter of $(MODEL): train, calibrate, evaluate, card (hours on two cores; goes on where it was)"
 	@echo "make clients    foreign clients (LangChain, LlamaIndex, guidellm, aiperf …) against a server; ARGS=vllm: that one"
@@ -74,6 +76,15 @@ test-slow: install-dev model
 test-exhaustive: install-dev model
 	@echo "==> every case of the long tests, on all cores"
 	@$(PYTEST_PARALLEL) -m "slow and not timing" --benchmark-disable $(ARGS)
+
+# Needs Chromium (Debian: apt-get install chromium). SLIPSTREAM_SCREENSHOTS=1 makes those of the README.
+test-page: install-dev
+	@$(PIP_INSTALL) -e '.[browser]'
+	@$(BIN)/python -m pytest -m browser tests/server $(ARGS)
+
+# The built page is kept with the sources, so that serving needs no node; a test sees when it is older than they are.
+page:
+	@cd page && npm ci --no-audit --no-fund --ignore-scripts && npm run build
 
 lint: install-dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

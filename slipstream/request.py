@@ -484,6 +484,7 @@ class RequestOutput:
         num_drafted: drafts made at the end of this step, for the next one.
         num_admitted: drafts that the plan let this step verify; the drafter may have given fewer.
         prompt_logprobs: with the first output when asked for: one entry per prompt token from the second on.
+        refused_draft_ids: verified drafts that were not accepted, in order, where the executor says which.
     """
 
     request_id: str
@@ -499,3 +500,4 @@ class RequestOutput:
     num_admitted: int = 0
     prompt_logprobs: list[Logprobs] | None = None
     num_preemptions: int = 0
+    refused_draft_ids: Sequence[int] = ()

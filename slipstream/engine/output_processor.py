@@ -55,6 +55,9 @@ class ChoiceDelta:
             were drafted, the others are the target's own.
         prompt_logprobs: with the first delta when asked for: one entry per prompt token, None for the first one, of
             which nothing is known. Their text offsets are those of the prompt's text.
+        token_texts: characters that became certain with each new token, before anything is held back or cut at a stop
+            string.
+        refused_draft_ids: verified drafts that were not accepted; they stood behind the accepted ones.
     """
 
     choice_index: int
@@ -67,6 +70,8 @@ class ChoiceDelta:
     num_accepted: int = 0
     error: str | None = None
     prompt_logprobs: list[PositionLogprobs | None] | None = None
+    token_texts: Sequence[str] = ()
+    refused_draft_ids: Sequence[int] = ()
 
 
 class ChoiceProcessor:
@@ -104,7 +109,7 @@ class ChoiceProcessor:
         token_ids = output.new_token_ids
         by_token = output.finish_reason is FinishReason.STOP and not isinstance(output.stop_reason, str)
         offsets: list[int] = []
-        last_text = ""
+        texts: list[str] = []
         for index, token_id in enumerate(token_ids):
             offsets.append(self._num_characters)
             text = self._detokenizer.push(token_id)
@@ -112,9 +117,9 @@ class ChoiceProcessor:
                 text = ""
             self._pending += text
             self._num_characters += len(text)
-            last_text = text
+            texts.append(text)
         if isinstance(output.stop_reason, str):
-            self._cut_at_stop(output.stop_reason, len(last_text))
+            self._cut_at_stop(output.stop_reason, len(texts[-1]) if texts else 0)
         held = 0
         if sampling.stop and output.finish_reason is None:
             held = length_that_may_begin_a_stop(self._pending, sampling.stop)
@@ -131,6 +136,8 @@ class ChoiceProcessor:
             num_accepted=output.num_accepted,
             error=output.error,
             prompt_logprobs=None if output.prompt_logprobs is None else self._of_prompt(output.prompt_logprobs),
+            token_texts=texts,
+            refused_draft_ids=output.refused_draft_ids,
         )
 
     def _cut_at_stop(self, stop: str, length_of_last: int) -> None:

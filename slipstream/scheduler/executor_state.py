@@ -224,6 +224,7 @@ class ExecutorState:
         result.token_ids = tokens[: accepted + 1]
         result.num_verified = len(rows.draft_token_ids)
         result.num_accepted = accepted
+        result.refused_draft_ids = rows.draft_token_ids[accepted:]
         if state.sampling.logprobs is not None:
             entries = sampled.logprobs[first : first + accepted + 1]
             result.logprobs = [entry for entry in entries if entry is not None]

@@ -129,6 +129,8 @@ class RequestResult:
         logprobs: one entry per emitted token when asked for.
         error: the request cannot go on; the message is for its user.
         prompt_logprobs: where asked for, of the prompt's tokens that stand after the first, second, … row of a chunk.
+        refused_draft_ids: verified drafts that were not accepted, in order; the first one stood where the target's own
+            token stands now.
     """
 
     request_id: str
@@ -141,6 +143,7 @@ class RequestResult:
     logprobs: list[Logprobs] | None = None
     error: str | None = None
     prompt_logprobs: list[Logprobs] | None = None
+    refused_draft_ids: Sequence[int] = ()
 
 
 @dataclass(slots=True)

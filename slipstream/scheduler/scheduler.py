@@ -285,7 +285,7 @@ class Scheduler:
         """Append emitted tokens up to a stop, before any of them is hashed or counted."""
         token_ids = outcome.token_ids
         num_verified, num_accepted = outcome.num_verified, outcome.num_accepted
-        logprobs = outcome.logprobs
+        logprobs, refused = outcome.logprobs, outcome.refused_draft_ids
         is_first = not request.num_output_tokens
         try:
             verdict = self._stop_checker.check(request, token_ids)
@@ -298,6 +298,7 @@ class Scheduler:
             token_ids = token_ids[:kept]
             num_verified, num_accepted = min(num_verified, kept), min(num_accepted, kept)
             logprobs = logprobs[:kept] if logprobs is not None else None
+            refused = ()
         request.token_ids += token_ids
         # Rows of known tokens all count, draft rows as far as they were accepted.
         computed = request.num_computed_tokens + scheduled.num_target_rows - scheduled.num_verify_rows + num_accepted
@@ -330,6 +331,7 @@ class Scheduler:
             logprobs,
             num_drafted=outcome.num_draft_tokens,
             num_admitted=scheduled.num_verify_rows,
+            refused_draft_ids=refused,
         )
         if is_first and request.sampling.prompt_logprobs is not None:
             output.prompt_logprobs = request.prompt_logprobs

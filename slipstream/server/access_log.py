@@ -7,14 +7,15 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slipstream.server.auth import METRICS_PATH, OPEN_PATHS
+from slipstream.server.auth import METRICS_PATH, PROBE_PATHS
+from slipstream.server.live import LIVE_PATH
 from slipstream.server.request_context import CURRENT_REQUEST
 from slipstream.server.route_path import route_path
 from slipstream.server.wire.fields import shortened
 
 logger = logging.getLogger(__name__)
 
-QUIET_PATHS = OPEN_PATHS | {METRICS_PATH}
+QUIET_PATHS = PROBE_PATHS | {METRICS_PATH, LIVE_PATH}
 NO_ANSWER = 499
 
 

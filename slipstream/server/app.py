@@ -19,9 +19,11 @@ from slipstream.server.completions import completion_routes
 from slipstream.server.description import DescribedApi
 from slipstream.server.errors import install_error_handlers
 from slipstream.server.info import info_routes
+from slipstream.server.live import LiveView, live_routes
 from slipstream.server.messages import message_routes
 from slipstream.server.middleware import install_middleware
 from slipstream.server.options import ServerOptions
+from slipstream.server.page_files import page_routes
 from slipstream.server.responses import response_routes
 from slipstream.server.served_model import ServedModel
 from slipstream.server.service import Service
@@ -41,6 +43,7 @@ def create_app(
     statistics_log: StatisticsLog | None = None,
     options: ServerOptions | None = None,
     tracing: Tracing | None = None,
+    live: LiveView | None = None,
 ) -> FastAPI:
     """Serve one engine over HTTP. The application's lifespan starts and stops it.
 
@@ -48,6 +51,7 @@ def create_app(
         registry: what `/metrics` shows. report: what `/v1/config` shows.
         statistics_log: writes its lines while the application runs.
         options: what the server was started with; the defaults where None. tracing: None makes no spans.
+        live: what the page at `/` shows; without it neither is served.
     """
     options = options or ServerOptions()
 
@@ -75,5 +79,8 @@ def create_app(
     service = Service(engine, model, options.strict)
     for routes in (chat_routes, completion_routes, response_routes, message_routes, tokenization_routes):
         app.include_router(routes(service))
+    if live is not None:
+        app.include_router(live_routes(live))
+        app.include_router(page_routes())
     app.include_router(info_routes(engine, model, report, registry or CollectorRegistry()))
     return app

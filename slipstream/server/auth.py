@@ -10,10 +10,13 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipstream.server.errors import INVALID_REQUEST, error_body
+from slipstream.server.page_files import PAGE_PATHS
 from slipstream.server.request_context import CURRENT_REQUEST
 from slipstream.server.route_path import route_path
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
+PROBE_PATHS = frozenset({"/health", "/ready"})
+# The page itself says nothing of this server; what it shows it asks for with a key.
+OPEN_PATHS = PROBE_PATHS.union(PAGE_PATHS)
 METRICS_PATH = "/metrics"
 
 

@@ -22,6 +22,7 @@ from slipstream.server.service import Service
 from slipstream.server.speculation_report import SpeculationReport
 from slipstream.server.sse import EventStream, unless_client_gone
 from slipstream.server.streams import ChunkStream, stream_answer
+from slipstream.server.token_report import TokenReport
 from slipstream.server.wire.chat import ChatRequest
 
 
@@ -128,7 +129,10 @@ class _ChatStream(ChunkStream):
     ) -> None:
         num_choices = len(generation.metrics)
         self._counts = model.reasoning_counts(written, num_choices)
-        super().__init__(generation, body, envelope, UsageCount(generation, self._counts), report, notes)
+        usage = UsageCount(generation, self._counts)
+        super().__init__(
+            generation, body, envelope, usage, report, notes, TokenReport(body.stream_options, model.tokenizer)
+        )
         self._readers = [written.reader() for _ in range(num_choices)]
         self._shows_reasoning = body.include_reasoning is not False
         if body.return_token_ids:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
@@ -23,6 +22,7 @@ from slipstream.server.service import Service
 from slipstream.server.speculation_report import SpeculationReport
 from slipstream.server.sse import EventStream, unless_client_gone
 from slipstream.server.streams import ChunkStream, stream_answer
+from slipstream.server.token_report import TokenReport
 from slipstream.server.wire.completions import CompletionRequest
 from slipstream.server.wire.fields import Prompt
 from slipstream.server.wire.openai import MAX_CHOICES
@@ -57,7 +57,8 @@ def completion_routes(service: Service) -> APIRouter:
         report = SpeculationReport(body, model.num_speculative_tokens)
         echoes = _Echoes(body, generation, model)
         if body.stream:
-            stream = _TextStream(generation, body, envelope, report, notes, echoes)
+            tokens = TokenReport(body.stream_options, model.tokenizer)
+            stream = _TextStream(generation, body, envelope, report, notes, echoes, tokens)
             return EventStream(stream_answer(generation, stream), generation.close)
         choices = await unless_client_gone(request, collect(generation))
         usage = UsageCount(generation).count_all()
@@ -148,8 +149,9 @@ class _TextStream(ChunkStream):
         report: SpeculationReport,
         notes: Notes,
         echoes: _Echoes,
+        tokens: TokenReport,
     ) -> None:
-        super().__init__(generation, body, envelope, UsageCount(generation), report, notes)
+        super().__init__(generation, body, envelope, UsageCount(generation), report, notes, tokens)
         self._is_echo_only = body.is_echo_only
         self._echoes = echoes
         self._echoed: set[int] = set()
@@ -162,9 +164,7 @@ class _TextStream(ChunkStream):
         if self._is_echo_only:  # what was generated was not asked for
             logprobs = None if delta.logprobs is None else list[PositionLogprobs]()
             reason = None if delta.finish_reason is None else FinishReason.LENGTH
-            delta = replace(
-                delta, text="", token_ids=[], logprobs=logprobs, finish_reason=reason, stop_reason=None, num_accepted=0
-            )
+            delta = ChoiceDelta(delta.choice_index, "", [], logprobs, reason, prompt_logprobs=delta.prompt_logprobs)
         return super().delta(number, delta)
 
     def choice(self, number: int, delta: ChoiceDelta) -> tuple[dict[str, Any], bool]:

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -63,6 +64,13 @@ def install_error_handlers(app: FastAPI) -> None:
         # Messages repeat what clients sent, and templates what they like.
         message = shortened(error.message, MAX_MESSAGE)
         return JSONResponse(shaped(request, error_body(message, INVALID_REQUEST, error.parameter, error.code)), 400)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        message = shortened(f"{name}: {first['msg']}, got {first.get('input')!r}", MAX_MESSAGE)
+        return JSONResponse(shaped(request, error_body(message, INVALID_REQUEST, name)), 400)
 
     @app.exception_handler(EngineDeadError)
     async def engine_dead(request: Request, error: EngineDeadError) -> JSONResponse:

@@ -27,6 +27,7 @@ from slipstream.server.admission import Admission
 from slipstream.server.app import create_app
 from slipstream.server.drain import DrainingServer
 from slipstream.server.http_protocol import HttpProtocol
+from slipstream.server.live import LiveView
 from slipstream.server.metrics import EngineCollector, FrontCollector, ServerMetrics
 from slipstream.server.metrics.admission import RejectionCounter
 from slipstream.server.options import ServerOptions
@@ -105,7 +106,9 @@ def make_app(built: BuiltEngine, worker: WorkerThread, options: ServerOptions) -
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     metrics = ServerMetrics(registry, name, resolution.scheduler.max_model_len)
-    registry.register(EngineCollector(engine, name, built.refitter))
+    collector = EngineCollector(engine, name, built.refitter)
+    registry.register(collector)
+    live = LiveView(engine, collector.calibration)
     statistics_log = StatisticsLog(engine.scheduler)
     tracing = None
     if options.otlp_traces_endpoint is not None:
@@ -115,7 +118,7 @@ def make_app(built: BuiltEngine, worker: WorkerThread, options: ServerOptions) -
     front = AsyncEngine(
         EngineThread(engine, worker),
         built.vocabulary,
-        listeners=(metrics, statistics_log),
+        listeners=(metrics, statistics_log, live.requests),
         seed=options.seed,
         stuck_step_s=options.stuck_step_s,
         admission=admission if tracing is None else TracedAdmission(admission, tracing),
@@ -142,6 +145,7 @@ def make_app(built: BuiltEngine, worker: WorkerThread, options: ServerOptions) -
         statistics_log=statistics_log,
         options=options,
         tracing=tracing,
+        live=live,
     )
     return app, front
 

@@ -8,11 +8,12 @@ from typing import Any, Protocol
 from slipstream.engine.async_engine import Generation
 from slipstream.engine.output_processor import ChoiceDelta
 from slipstream.request import FinishReason
-from slipstream.server.answers import UsageCount, token_sources
+from slipstream.server.answers import UsageCount
 from slipstream.server.errors import SERVER_ERROR, error_body
 from slipstream.server.notes import Notes
 from slipstream.server.speculation_report import SpeculationReport
 from slipstream.server.sse import DONE, event
+from slipstream.server.token_report import TokenReport
 from slipstream.server.wire.openai import CompletionsRequest
 
 ENGINE_FAILED = "the engine failed"
@@ -64,6 +65,7 @@ class ChunkStream:
         usage: UsageCount,
         report: SpeculationReport,
         notes: Notes,
+        tokens: TokenReport,
     ) -> None:
         """`envelope`: the fields that every chunk has."""
         self._generation = generation
@@ -71,6 +73,7 @@ class ChunkStream:
         self._envelope = envelope
         self._usage = usage
         self._report = report
+        self._tokens = tokens
         self._first_fields: dict[str, Any] = dict(notes.as_fields())
 
     def opening(self, number: int) -> dict[str, Any] | None:
@@ -94,9 +97,8 @@ class ChunkStream:
         choice, is_shown = self.choice(number, delta)
         if self._body.return_token_ids:
             choice["token_ids"] = delta.token_ids
-        if self._body.streams_sources:
-            choice["token_sources"] = token_sources(delta)
-        always = self._body.streams_usage_always or self._body.streams_sources or self._body.return_token_ids
+        choice |= self._tokens.of(delta)
+        always = self._body.streams_usage_always or self._tokens.is_wanted or self._body.return_token_ids
         if delta.finish_reason is not None:
             choice |= self._report.of_choice(self._generation, number)
         if is_shown or always or delta.finish_reason is not None or delta.logprobs:

@@ -18,10 +18,11 @@ from slipstream.engine.backlog import Backlog
 from slipstream.engine.messages import Submission
 from slipstream.engine.request_metrics import RequestMetrics
 from slipstream.server.auth import METRICS_PATH, OPEN_PATHS
+from slipstream.server.live import LIVE_PATH
 from slipstream.server.request_context import CURRENT_REQUEST
 from slipstream.server.route_path import route_path
 
-UNTRACED_PATHS = OPEN_PATHS | {METRICS_PATH}
+UNTRACED_PATHS = OPEN_PATHS | {METRICS_PATH, LIVE_PATH}
 
 
 class Tracing:

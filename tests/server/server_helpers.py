@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from engine_helpers import GRAMMARS, TEMPLATE, TOKENIZER, VOCABULARY, make_engin
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
+from slipstream.config import ResolvedSetting
 from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.engine import Engine
 from slipstream.engine.engine_thread import EngineThread
@@ -25,6 +26,7 @@ from slipstream.models.chat_template import ChatTemplate
 from slipstream.server.admission import Admission
 from slipstream.server.app import create_app
 from slipstream.server.http_protocol import HttpProtocol
+from slipstream.server.live import LiveView
 from slipstream.server.metrics import EngineCollector, FrontCollector, ServerMetrics
 from slipstream.server.metrics.admission import RejectionCounter
 from slipstream.server.options import ServerOptions
@@ -41,8 +43,9 @@ def make_test_app(
     stuck_step_s: float = 60.0,
     template: ChatTemplate = TEMPLATE,
     options: ServerOptions | None = None,
+    report: Sequence[ResolvedSetting] = (),
 ) -> FastAPI:
-    return make_test_server(engine, stuck_step_s=stuck_step_s, template=template, options=options)[0]
+    return make_test_server(engine, stuck_step_s=stuck_step_s, template=template, options=options, report=report)[0]
 
 
 def make_test_server(
@@ -52,18 +55,21 @@ def make_test_server(
     template: ChatTemplate = TEMPLATE,
     options: ServerOptions | None = None,
     refitter: CostRefitter | None = None,
+    report: Sequence[ResolvedSetting] = (),
 ) -> tuple[FastAPI, AsyncEngine]:
     """The application as `serve` puts it together, and its front."""
     options = options or ServerOptions()
     registry = CollectorRegistry()
     metrics = ServerMetrics(registry, NAME, engine.scheduler.config.max_model_len)
-    registry.register(EngineCollector(engine, NAME, refitter))
+    collector = EngineCollector(engine, NAME, refitter)
+    registry.register(collector)
+    live = LiveView(engine, collector.calibration)
     log = StatisticsLog(engine.scheduler)
     seats = engine.scheduler.config.max_num_seqs
     front = AsyncEngine(
         EngineThread(engine),
         VOCABULARY,
-        listeners=(metrics, log),
+        listeners=(metrics, log, live.requests),
         stuck_step_s=stuck_step_s,
         admission=Admission(options.limits, seats, engine.clock, RejectionCounter(registry, NAME)),
     )
@@ -79,7 +85,8 @@ def make_test_server(
         grammars=GRAMMARS,
         speculation={"method": "oracle", "num_speculative_tokens": most} if most else None,
     )
-    return create_app(front, model, registry=registry, statistics_log=log, options=options), front
+    app = create_app(front, model, registry=registry, report=report, statistics_log=log, options=options, live=live)
+    return app, front
 
 
 @dataclass
@@ -116,11 +123,12 @@ def start_server() -> Iterator[Starter]:
         stuck_step_s: float = 60.0,
         template: ChatTemplate = TEMPLATE,
         options: ServerOptions | None = None,
+        report: Sequence[ResolvedSetting] = (),
         **kwargs: Any,
     ) -> RunningServer:
         engine = make_engine(*args, **kwargs)
         listener = bind("127.0.0.1", 0)
-        app = make_test_app(engine, stuck_step_s=stuck_step_s, template=template, options=options)
+        app = make_test_app(engine, stuck_step_s=stuck_step_s, template=template, options=options, report=report)
         config = uvicorn.Config(app, http=HttpProtocol, log_config=None, access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)

@@ -29,8 +29,8 @@ def headers(key: str) -> dict[str, str]:
 
 def test_every_route_but_the_probes_asks_for_a_key(server: RunningServer) -> None:
     described = httpx.get(f"{server.url}/openapi.json", headers=headers(KEY)).json()["paths"]
-    paths = {*described, "/openapi.json", "/docs", "/nothing", "/"} - {"/health", "/ready"}
-    assert {"/v1/completions", "/v1/models", "/v1/config", "/version", "/metrics"} <= paths
+    paths = {*described, "/openapi.json", "/docs", "/nothing", "/page.html"} - {"/health", "/ready"}
+    assert {"/v1/completions", "/v1/models", "/v1/config", "/v1/live", "/version", "/metrics"} <= paths
     for path in paths:
         for method in ("GET", "POST", "HEAD"):
             answer = httpx.request(method, server.url + path.replace("{name}", "x"))
@@ -39,7 +39,7 @@ def test_every_route_but_the_probes_asks_for_a_key(server: RunningServer) -> Non
                 error = answer.json()["error"]
                 assert set(error) == {"message", "type", "param", "code"} and error["code"] == "invalid_api_key"
             assert answer.headers["www-authenticate"] == "Bearer"
-    for path in ("/health", "/ready", "/llm/health"):
+    for path in ("/health", "/ready", "/llm/health", "/", "/llm/", "/page.js", "/page.css"):
         assert httpx.get(server.url + path).status_code == 200
 
 

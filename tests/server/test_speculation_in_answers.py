@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+from engine_helpers import TOKENIZER
+from page_model import UnsureDrafter, timed
 from server_helpers import NAME, RunningServer, Starter
 
 K = 4
@@ -16,6 +18,11 @@ COUNTS = ("drafted", "admitted", "verified", "accepted")
 @pytest.fixture(scope="module")
 def server(start_server: Starter) -> RunningServer:
     return start_server(num_speculative_tokens=K)
+
+
+@pytest.fixture(scope="module")
+def unsure(start_server: Starter) -> RunningServer:
+    return start_server(num_speculative_tokens=K, wrap=timed(UnsureDrafter))
 
 
 @pytest.fixture(scope="module")
@@ -130,4 +137,52 @@ def test_every_chunk_tells_where_its_tokens_came_from(server: RunningServer, pat
     assert len(sources) == report["num_steps"], "a chunk is a step"
     assert all(words == sorted(words) for words in sources), "drafts come first, then the target's own token"
     plain_chunks = events(server, path, **body)
-    assert not any("token_sources" in choice for chunk in plain_chunks for choice in chunk["choices"])
+    fields = {"token_sources", "token_texts", "refused_drafts"}
+    assert not any(fields & set(choice) for chunk in plain_chunks for choice in chunk["choices"])
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("max_tokens", [37, 40])
+def test_a_stream_tells_the_text_of_each_token_and_which_drafts_were_refused(
+    unsure: RunningServer, path: str, max_tokens: int
+) -> None:
+    body: dict[str, Any] = {"return_token_ids": True, "max_tokens": max_tokens}
+    body |= {"prompt": "hello"} if "chat" not in path else {"messages": [{"role": "user", "content": "hello"}]}
+    options = {"include_token_sources": True, "include_token_texts": True, "include_refused_drafts": True}
+    chunks = events(unsure, path, **body, stream_options={**options, "include_usage": True})
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if "token_texts" in choice]
+    assert "".join("".join(choice["token_texts"]) for choice in choices) == "".join(map(text_of, choices))
+    assert all(len(choice["token_texts"]) == len(choice["token_ids"]) for choice in choices)
+    report = drafts(chunks[-1])
+    refused = sum(len(choice["refused_drafts"]) for choice in choices)
+    assert refused == report["num_verified_tokens"] - report["num_accepted_draft_tokens"] > 10
+    for choice in choices:
+        if choice["refused_drafts"]:
+            place = choice["token_sources"].index("target")
+            first = choice["refused_drafts"][0]
+            assert first["id"] != choice["token_ids"][place] and first["text"] == TOKENIZER.decode([first["id"]])
+
+
+def test_refused_drafts_past_a_stop_are_not_told(unsure: RunningServer) -> None:
+    """What stood behind the end of an answer was neither verified nor refused, as far as anybody is told."""
+    options = {"include_refused_drafts": True, "include_token_texts": True}
+    for seed in range(6):
+        text = "".join(
+            choice["text"]
+            for chunk in events(unsure, "/v1/completions", prompt="hello", seed=seed)
+            for choice in chunk["choices"]
+        )
+        body = {
+            "prompt": "hello",
+            "seed": seed,
+            "stop": [text[9:11]],
+            "stream_options": {**options, "include_usage": True},
+        }
+        chunks = events(unsure, "/v1/completions", **body)
+        told = sum(len(choice["refused_drafts"]) for chunk in chunks for choice in chunk["choices"])
+        report = drafts(chunks[-1])
+        assert told == report["num_verified_tokens"] - report["num_accepted_draft_tokens"]
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    return str(choice["text"] if "text" in choice else choice["delta"].get("content", ""))

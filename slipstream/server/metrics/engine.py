@@ -25,6 +25,9 @@ class EngineCollector(Collector):
 
     Args:
         refitter: of the engine's cost table; None without one.
+
+    Attributes:
+        calibration: counted from now on; None where the engine makes no drafts.
     """
 
     def __init__(self, engine: Engine, model_name: str, refitter: CostRefitter | None = None) -> None:
@@ -36,8 +39,9 @@ class EngineCollector(Collector):
             lambda: step_metrics(scheduler, families),
             lambda: cost_metrics(scheduler, refitter, families),
         ]
+        self.calibration: CalibrationCounts | None = None
         if most:
-            calibration = CalibrationCounts(scheduler.acceptance, most)
+            self.calibration = calibration = CalibrationCounts(scheduler.acceptance, most)
             engine.observers.add(calibration)
             self._subjects.append(lambda: speculation_metrics(engine, calibration, families))
 

@@ -19,11 +19,15 @@ class StreamOptions(OpenObject):
     Attributes:
         include_usage: usage in a last chunk. continuous_usage_stats: usage in every chunk.
         include_token_sources: in every chunk, one word per token in it: `draft` or `target`.
+        include_token_texts: in every chunk, the text of each token in it.
+        include_refused_drafts: in every chunk, the verified drafts that were not accepted.
     """
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_token_sources: bool | None = None
+    include_token_texts: bool | None = None
+    include_refused_drafts: bool | None = None
 
 
 class CompletionsRequest(GenerationRequest):
@@ -63,10 +67,6 @@ class CompletionsRequest(GenerationRequest):
     @property
     def streams_usage_always(self) -> bool:
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
-
-    @property
-    def streams_sources(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_token_sources)
 
     def choice_parameters(self) -> dict[str, Any]:
         """`n` and `stop` as SamplingParams takes them."""
