@@ -15,7 +15,7 @@ const GAP = 2;
 const ROWS_HEIGHT = 150;
 const TIME_HEIGHT = 60;
 const MIDDLE = 10;
-const LEFT = 56;
+const LEFT = 72;
 const TOP = 8;
 const HEIGHT = TOP + ROWS_HEIGHT + MIDDLE + TIME_HEIGHT + 4;
 
