@@ -1,6 +1,9 @@
 // What the package calls, by ctypes. Pointers are to contiguous memory of the caller; nothing is kept of them.
+#include <algorithm>
 #include <new>
+#include <vector>
 
+#include "attention.h"
 #include "linear.h"
 #include "pack.h"
 #include "quantize.h"
@@ -20,6 +23,19 @@ LinearPath linear_of(int path) {
 #endif
         default: return linear_plain;
     }
+}
+
+// Keys that a tile of rows reads, times its rows; and all tiles of a request.
+int64_t tile_keys(const RequestRows& request, int first, int count) {
+    return static_cast<int64_t>(request.first_position - request.first_key + first + count) * count;
+}
+
+int64_t keys_of(const RequestRows& request) {
+    int64_t total = 0;
+    for (int first = 0; first < request.num_rows; first += kRowTile) {
+        total += tile_keys(request, first, std::min(kRowTile, request.num_rows - first));
+    }
+    return total;
 }
 
 }  // namespace
@@ -77,6 +93,44 @@ void slipstream_linear(void* workers, int path, const uint8_t* records, int bits
     static_cast<Workers*>(workers)->run([&](int part, int num_parts) {
         const Share blocks = share_of(weight.num_blocks(), part, num_parts);
         linear(weight, rows, blocks.first, blocks.last, y, static_cast<ptrdiff_t>(stride));
+    });
+}
+
+// One layer of a step. query, output: [N, num_heads, head_dim] floats.
+void slipstream_attend(void* workers, int path, const int32_t* requests, int num_requests, const int32_t* block_ids,
+                       int block_size, int num_heads, int num_kv_heads, int head_dim, int is_causal, const void* cache,
+                       int is_bfloat16, const float* query, int64_t stride, float* output) {
+    static_assert(sizeof(RequestRows) == 5 * sizeof(int32_t));
+    const AttentionStep step{reinterpret_cast<const RequestRows*>(requests),
+                             block_ids,
+                             num_requests,
+                             block_size,
+                             num_heads,
+                             num_kv_heads,
+                             head_dim,
+                             is_causal != 0};
+    const LayerCache layer{cache, is_bfloat16 != 0};
+    const AttentionPath attend = path == plain ? attend_plain : attend_avx2;
+    // Work is shared by keys that are seen; a tile is the smallest piece.
+    int64_t total = 0;
+    for (int i = 0; i < num_requests; ++i) total += keys_of(step.requests[i]);
+    static_cast<Workers*>(workers)->run([&](int part, int num_parts) {
+        std::vector<float> scratch(attention_scratch(step));
+        const int64_t begin = total * num_kv_heads * part / num_parts, end = total * num_kv_heads * (part + 1) / num_parts;
+        int64_t at = 0;
+        for (int i = 0; i < num_requests; ++i) {
+            const RequestRows& request = step.requests[i];
+            for (int kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
+                for (int first = 0; first < request.num_rows; first += kRowTile) {
+                    const int count = std::min(kRowTile, request.num_rows - first);
+                    if (at >= begin && at < end) {
+                        attend(step, request, first, count, kv_head, layer, query, static_cast<ptrdiff_t>(stride), output,
+                               scratch.data());
+                    }
+                    at += tile_keys(request, first, count);
+                }
+            }
+        }
     });
 }
 
