@@ -6,11 +6,19 @@
 
 namespace slipstream {
 
-// y[m, n] for the outputs of blocks [first, last): [M, N] with `stride` floats from row to row.
-using LinearPath = void (*)(const Weight&, const Rows&, int first, int last, float* y, ptrdiff_t stride);
+// Where a product goes: [M, N] with `stride` floats from row to row.
+struct Output {
+    float* data;
+    ptrdiff_t stride;
+    const float* bias = nullptr;  // [N]; added if it is there
+    bool adds = false;            // to what is there already
+};
 
-void linear_plain(const Weight&, const Rows&, int first, int last, float* y, ptrdiff_t stride);
-void linear_avx2(const Weight&, const Rows&, int first, int last, float* y, ptrdiff_t stride);
-void linear_avx512_vnni(const Weight&, const Rows&, int first, int last, float* y, ptrdiff_t stride);
+// The outputs of blocks [first, last).
+using LinearPath = void (*)(const Weight&, const Rows&, int first, int last, const Output&);
+
+void linear_plain(const Weight&, const Rows&, int first, int last, const Output&);
+void linear_avx2(const Weight&, const Rows&, int first, int last, const Output&);
+void linear_avx512_vnni(const Weight&, const Rows&, int first, int last, const Output&);
 
 }  // namespace slipstream

@@ -107,8 +107,8 @@ struct Avx2Tile {
 
 }  // namespace
 
-void linear_avx2(const Weight& weight, const Rows& rows, int first, int last, float* y, ptrdiff_t stride) {
-    linear_by_tiles<Avx2Tile>(weight, rows, first, last, y, stride);
+void linear_avx2(const Weight& weight, const Rows& rows, int first, int last, const Output& output) {
+    linear_by_tiles<Avx2Tile>(weight, rows, first, last, output);
 }
 
 }  // namespace slipstream

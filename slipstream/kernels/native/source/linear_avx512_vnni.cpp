@@ -76,8 +76,8 @@ struct VnniTile {
 
 }  // namespace
 
-void linear_avx512_vnni(const Weight& weight, const Rows& rows, int first, int last, float* y, ptrdiff_t stride) {
-    linear_by_tiles<VnniTile>(weight, rows, first, last, y, stride);
+void linear_avx512_vnni(const Weight& weight, const Rows& rows, int first, int last, const Output& output) {
+    linear_by_tiles<VnniTile>(weight, rows, first, last, output);
 }
 
 }  // namespace slipstream

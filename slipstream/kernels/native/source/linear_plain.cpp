@@ -66,8 +66,8 @@ struct PlainTile {
 
 }  // namespace
 
-void linear_plain(const Weight& weight, const Rows& rows, int first, int last, float* y, ptrdiff_t stride) {
-    linear_by_tiles<PlainTile>(weight, rows, first, last, y, stride);
+void linear_plain(const Weight& weight, const Rows& rows, int first, int last, const Output& output) {
+    linear_by_tiles<PlainTile>(weight, rows, first, last, output);
 }
 
 }  // namespace slipstream

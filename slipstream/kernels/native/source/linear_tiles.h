@@ -8,7 +8,7 @@ namespace slipstream {
 
 // Tile::four<R> and Tile::eight<R> give R rows of one block: sums[R][16].
 template <typename Tile, int R>
-void tile_rows(const Weight& weight, const Rows& rows, int first_row, int block, float* y, ptrdiff_t stride) {
+void tile_rows(const Weight& weight, const Rows& rows, int first_row, int block, const Output& output) {
     alignas(64) float sums[R * kBlock];
     const int num_groups = weight.num_groups();
     const size_t start = static_cast<size_t>(first_row) * static_cast<size_t>(num_groups);
@@ -21,20 +21,24 @@ void tile_rows(const Weight& weight, const Rows& rows, int first_row, int block,
     const int first = block * kBlock;
     const int width = weight.num_outputs - first < kBlock ? weight.num_outputs - first : kBlock;
     for (int row = 0; row < R; ++row) {
-        float* out = y + (first_row + row) * stride + first;
-        for (int o = 0; o < width; ++o) out[o] = sums[row * kBlock + o];
+        float* out = output.data + (first_row + row) * output.stride + first;
+        for (int o = 0; o < width; ++o) {
+            float sum = sums[row * kBlock + o];
+            if (output.bias != nullptr) sum += output.bias[first + o];
+            out[o] = output.adds ? out[o] + sum : sum;
+        }
     }
 }
 
 template <typename Tile>
-void linear_by_tiles(const Weight& weight, const Rows& rows, int first, int last, float* y, ptrdiff_t stride) {
+void linear_by_tiles(const Weight& weight, const Rows& rows, int first, int last, const Output& output) {
     for (int block = first; block < last; ++block) {
         int row = 0;
-        for (; row + 4 <= rows.num_rows; row += 4) tile_rows<Tile, 4>(weight, rows, row, block, y, stride);
+        for (; row + 4 <= rows.num_rows; row += 4) tile_rows<Tile, 4>(weight, rows, row, block, output);
         switch (rows.num_rows - row) {
-            case 3: tile_rows<Tile, 3>(weight, rows, row, block, y, stride); break;
-            case 2: tile_rows<Tile, 2>(weight, rows, row, block, y, stride); break;
-            case 1: tile_rows<Tile, 1>(weight, rows, row, block, y, stride); break;
+            case 3: tile_rows<Tile, 3>(weight, rows, row, block, output); break;
+            case 2: tile_rows<Tile, 2>(weight, rows, row, block, output); break;
+            case 1: tile_rows<Tile, 1>(weight, rows, row, block, output); break;
             default: break;
         }
     }
