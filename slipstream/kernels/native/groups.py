@@ -84,7 +84,8 @@ def quantize_rows(x: Tensor) -> QuantizedRows:
     groups = x.view(x.shape[0], -1, GROUP)
     largest = groups.abs().amax(-1)
     is_some = largest > 1e-30
-    inverse = torch.where(is_some, 127.0 / largest, torch.zeros_like(largest))
+    # Not `127.0 / largest`: PyTorch makes a reciprocal and a product of that.
+    inverse = torch.where(is_some, torch.full_like(largest, 127.0) / largest, torch.zeros_like(largest))
     values = torch.nan_to_num((groups * inverse[..., None]).round(), nan=0.0, posinf=0.0, neginf=0.0)
     scales = torch.where(is_some, largest / 127.0, torch.zeros_like(largest))
     is_finite = groups.isfinite().all(-1)
