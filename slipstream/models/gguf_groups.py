@@ -1,6 +1,6 @@
 """Quantised blocks of a GGUF file as the native kernels take them, without going through floats.
 
-Formats: https://github.com/ggml-org/ggml, blocks of 32 as in ggml-common.h; Q4_0, Q4_1 and Q8_0 are already groups of 32
+Formats: https://github.com/ggml-org/ggml, blocks of 32 as in ggml-common.h; Q4_0, Q4_1 and Q8_0 are groups of 32 already,
 with half-precision scales. Other formats are dequantised and grouped anew (kernels/native/groups.py).
 """
 
