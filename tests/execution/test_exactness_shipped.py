@@ -42,9 +42,9 @@ FACTORS = {
 }
 ROWS = pairwise_rows(FACTORS)
 TEXTS = (
+    "def add(a, b):\n    return a + b\n\ndef subtract(a, b):\n    return",
     "Write a short story about a fox who lives near a river.",
     "The capital of France is",
-    "def add(a, b):\n    return a + b\n\ndef subtract(a, b):\n    return",
     "Question: Tom has 3 apples and buys 4 more. How many has he?\nAnswer:",
 )
 TURNS = ("", " Please go on.", " Be brief.", " Explain it.")
