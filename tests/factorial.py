@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from driver import drive, make_config, make_request
@@ -39,6 +40,18 @@ class Cell:
     caching: bool
     preemption: bool
     lag: int
+
+
+CELL_FACTORS: dict[str, Sequence[Any]] = {
+    "temperature": (0.0, 1.0),
+    "batch": (1, 4, 16),
+    "chunk": (1, 7, 64),
+    "block_size": (4, 16, 64),
+    "caching": (True, False),
+    "preemption": (False, True),
+    "lag": (0, 1),
+}
+"""Of a pairwise design, for models that are too slow for all of Levels."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, product
 
 import pytest
-from factorial import DRAFTERS, Cell, Factorial
+from factorial import CELL_FACTORS, DRAFTERS, Cell, Factorial
 from pairwise import pairs_of, pairwise_rows
 
 from slipstream.config import EMBEDDED_MODEL, ModelSettings
@@ -17,13 +17,7 @@ MAX_MODEL_LEN = 96
 FACTORS = {
     "kind": DRAFTERS,
     "num_speculative_tokens": (1, 3, 5, 8),
-    "temperature": (0.0, 1.0),
-    "batch": (1, 4, 16),
-    "chunk": (1, 7, 64),
-    "block_size": (4, 16, 64),
-    "caching": (True, False),
-    "preemption": (False, True),
-    "lag": (0, 1),
+    **CELL_FACTORS,
 }
 ROWS = pairwise_rows(FACTORS)
 TEXTS = (

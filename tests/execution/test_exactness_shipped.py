@@ -9,7 +9,7 @@ import pytest
 import torch
 from driver import drive, make_config
 from execution.watched import Watched
-from factorial import Cell, Factorial
+from factorial import CELL_FACTORS, Cell, Factorial
 from pairwise import pairwise_rows
 
 from slipstream.config import EMBEDDED_MODEL, ModelSettings, SpeculativeSettings
@@ -32,13 +32,7 @@ METHODS = {
 FACTORS = {
     "kind": tuple(METHODS),
     "num_speculative_tokens": (1, 2, 3, 5),
-    "temperature": (0.0, 1.0),
-    "batch": (1, 4, 16),
-    "chunk": (1, 7, 64),
-    "block_size": (4, 16, 64),
-    "caching": (True, False),
-    "preemption": (False, True),
-    "lag": (0, 1),
+    **CELL_FACTORS,
 }
 ROWS = pairwise_rows(FACTORS)
 TEXTS = (
