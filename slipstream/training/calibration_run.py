@@ -42,9 +42,8 @@ class CalibrationResult:
         found = []
         pairs = (("error", 4), ("area", 3), ("brier", 4))
         for k in range(len(self.after.error)):
-            scaling = self.scaling
             cells = [str(k + 1), str(self.after.num_events[k])]
-            cells += [f"{scaling.divisors[k]:.3f}", f"{scaling.shifts[k]:.3f}"]
+            cells += [f"{self.scaling.divisors[k]:.3f}", f"{self.scaling.shifts[k]:.3f}"]
             for name, digits in pairs:
                 cells += [_number(getattr(part, name)[k], digits) for part in (self.before, self.after)]
             found.append(tuple(cells))
