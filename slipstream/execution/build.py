@@ -11,15 +11,18 @@ from slipstream.attention.invariant import InvariantAttention
 from slipstream.attention.paged import PagedAttention
 from slipstream.attention.protocol import AttentionBackend
 from slipstream.config import STANDARD_REJECTION, ModelSettings
-from slipstream.execution.device import resolve_device, resolve_dtype
+from slipstream.execution.arithmetic import resolve_arithmetic
 from slipstream.execution.executor import TorchExecutor
 from slipstream.kernels.fast import FastKernels
 from slipstream.kernels.invariant import InvariantKernels
+from slipstream.kernels.native.library import Workers
 from slipstream.kernels.protocol import RowKernels
 from slipstream.models.config import DecoderConfig
 from slipstream.models.decoder import Decoder
 from slipstream.models.fingerprint import WeightFingerprint
 from slipstream.models.loading import ModelSource
+from slipstream.models.native_decoder import NativeDecoder
+from slipstream.models.protocol import TransformerDecoder
 from slipstream.speculation.serving import DrafterSource, ServingTarget
 
 
@@ -40,18 +43,26 @@ def set_threads(num_threads: int | None) -> int:
     return torch.get_num_threads()
 
 
-def build_decoder(source: ModelSource, settings: ModelSettings) -> Decoder:
-    """Load the weights in the dtype, on the device and with the arithmetic that the settings ask for."""
-    device = resolve_device(settings.device)
-    dtype = resolve_dtype(settings.dtype, device)
-    if device.type == "cpu":
-        set_threads(settings.num_threads)
+def build_decoder(source: ModelSource, settings: ModelSettings) -> TransformerDecoder:
+    """Load the weights in the form, on the device and with the arithmetic that the settings ask for."""
+    arithmetic = resolve_arithmetic(settings, source.config)
+    num_threads = set_threads(settings.num_threads) if arithmetic.device.type == "cpu" else 1
+    fingerprint = WeightFingerprint()
+    if arithmetic.library is not None:
+        stored = source.load_stored(fingerprint)
+        return NativeDecoder(
+            source.config,
+            stored,
+            workers=Workers(arithmetic.library, num_threads),
+            cache_dtype=arithmetic.cache_dtype,
+            num_positions=settings.max_model_len,
+            source_fingerprint=fingerprint.value(),
+        )
     kernels: RowKernels = FastKernels()
     attention: AttentionBackend = PagedAttention()
     if settings.batch_invariant:
         kernels, attention = InvariantKernels(), InvariantAttention()
-    fingerprint = WeightFingerprint()
-    weights = source.load_weights(dtype, device, fingerprint)
+    weights = source.load_weights(arithmetic.dtype, arithmetic.device, fingerprint)
     return Decoder(
         source.config,
         weights,
@@ -79,7 +90,7 @@ def build_executor(
 
 
 def executor_around(
-    decoder: Decoder, num_kv_blocks: int, block_size: int, drafter: DrafterSource | None
+    decoder: TransformerDecoder, num_kv_blocks: int, block_size: int, drafter: DrafterSource | None
 ) -> TorchExecutor:
     """An executor with a fresh KV pool, and the drafter built for it. Raises ModelLoadError."""
     if drafter is None:
