@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from slipstream.bench.forced import KnownTexts
 from slipstream.bench.systems import System, chosen_drafter, recorded, recorder_for
 from slipstream.config import (
@@ -23,7 +21,7 @@ from slipstream.engine.build import model_facts
 from slipstream.engine.cost_tables import measured_costs, measured_here, stated_costs
 from slipstream.engine.profiling import CostProfiler
 from slipstream.engine.step_probe import StepProbe
-from slipstream.execution.build import build_decoder, executor_around
+from slipstream.execution.build import build_decoder, executor_around, thread_count
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.loading import open_model
 from slipstream.models.protocol import TransformerDecoder
@@ -60,7 +58,7 @@ class ModelFactory:
     def description(self) -> str:
         """See SystemFactory; loads the weights."""
         decoder = self._decoder()
-        threads = f", {torch.get_num_threads()} threads" if decoder.device.type == "cpu" else ""
+        threads = f", {thread_count(self._settings.num_threads)} threads" if decoder.device.type == "cpu" else ""
         return f"{self._source.name}, {decoder.description} on {decoder.device}{threads}"
 
     def encode(self, text: str) -> list[int]:

@@ -26,7 +26,7 @@ from slipstream.engine.cost_table_files import read_cost_table
 from slipstream.engine.profiling import CostProfiler
 from slipstream.engine.step_probe import StepProbe
 from slipstream.execution.arithmetic import Arithmetic, resolve_arithmetic
-from slipstream.execution.build import set_threads
+from slipstream.execution.build import thread_count
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.loading import ModelSource
 from slipstream.scheduler.cost_table import CostTable, Provenance
@@ -90,22 +90,19 @@ def measured_costs(
 def measured_here(source: ModelSource, settings: ModelSettings) -> Provenance:
     """Provenance of a table that this process measures: machine, model as it runs, time and command."""
     arithmetic = resolve_arithmetic(settings, source.config)
-    device = arithmetic.device
-    if device.type == "cpu":
-        set_threads(settings.num_threads)
     return Provenance(
-        machine=machine_name(device),
+        machine=machine_name(arithmetic.device, thread_count(settings.num_threads)),
         model=model_label(source.name, settings, arithmetic),
         date=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=shlex.join([Path(sys.argv[0]).name or "python", *sys.argv[1:]]),
     )
 
 
-def machine_name(device: torch.device) -> str:
+def machine_name(device: torch.device, num_threads: int) -> str:
     """The device, and for a CPU the threads in use: both decide what a step costs."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return f"{_cpu_model()}, {torch.get_num_threads()} of {os.cpu_count()} threads"
+    return f"{_cpu_model()}, {num_threads} of {os.cpu_count()} threads"
 
 
 def model_label(name: str, settings: ModelSettings, arithmetic: Arithmetic) -> str:
