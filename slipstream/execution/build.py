@@ -54,7 +54,7 @@ def build_decoder(source: ModelSource, settings: ModelSettings) -> TransformerDe
     arithmetic = resolve_arithmetic(settings, source.config)
     fingerprint = WeightFingerprint()
     if arithmetic.library is not None:
-        # What is left to PyTorch is small. Threads of its own would go on looking for work on the cores of the library's.
+        # What is left to PyTorch is small, and threads of its own would look for work on the cores of the library's.
         torch.set_num_threads(1)
         weights = source.load_stored(fingerprint)
         return NativeDecoder(

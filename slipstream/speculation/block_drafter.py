@@ -23,7 +23,6 @@ from slipstream.scheduler.protocol import DraftBlock, DraftRequest
 from slipstream.speculation.draft_sampling import DraftSampler
 from slipstream.speculation.drafter_config import DrafterConfig
 from slipstream.speculation.drafter_model import DrafterModel
-from slipstream.speculation.heads import draw_blocks
 from slipstream.speculation.network import build_network
 from slipstream.speculation.serving import ServingTarget, TargetStates
 
@@ -71,16 +70,9 @@ class BlockDrafter:
         """See Drafter: one pass over the blocks of all requests, then K draws one after the other."""
         token_ids, metadata, draft_rows = self._block_rows(requests)
         hidden = self._network.block_hidden(token_ids, metadata, self.cache).index_select(0, draft_rows)
-        shape = (len(requests), -1)
         chooser = self.sampler.chooser(requests)
-        drafted = draw_blocks(
-            self._network.base_logits(hidden).view(*shape, self.config.draft_vocab_size),
-            hidden.view(*shape, self.config.hidden_size),
-            torch.tensor([request.token_ids[-1] for request in requests], device=hidden.device),
-            chooser,
-            self.model.markov_head,
-            self.model.confidence_head,
-        )
+        anchors = torch.tensor([request.token_ids[-1] for request in requests], device=hidden.device)
+        drafted = self._network.draw(hidden.view(len(requests), -1, self.config.hidden_size), anchors, chooser)
         drafts = drafted.token_ids.tolist()
         confidences = self._confidences(drafted.confidence_logits, requests)
         return [

@@ -12,13 +12,15 @@ from torch import Tensor
 
 from slipstream.attention.cache import PagedKVCache
 from slipstream.attention.metadata import AttentionMetadata
+from slipstream.kernels.native.drafting import BlockHeads, ContextLayer, NativeBlockDraw, NativeContext
 from slipstream.kernels.native.groups import GROUP, StoredWeight, group_weight
 from slipstream.kernels.native.layers import LayerShape, NativeLayer, NativeLayers
 from slipstream.kernels.native.linear import NativeLinear, PackedWeight, pack
 from slipstream.models.native_decoder import LANES, MAX_HEAD_DIM, NativeDecoder, native_step, rms_norm
-from slipstream.models.rope import rotate_
-from slipstream.speculation.drafter_config import DrafterConfig
+from slipstream.speculation.draft_sampling import DraftChooser
+from slipstream.speculation.drafter_config import DrafterConfig, MarkovKind
 from slipstream.speculation.drafter_model import DrafterLayer, DrafterModel
+from slipstream.speculation.heads import DraftedBlocks, draw_blocks
 
 
 def network_misfit(config: DrafterConfig) -> str | None:
@@ -45,8 +47,8 @@ class NativeNetwork:
         self._target = target
         self._linear = NativeLinear(target.workers, target.path)
         self._rotary = model.make_rotary(target.num_positions)
-        self._fc = self._packed(model.fc.weight)
-        self._hidden_norm, self._norm = model.hidden_norm.weight.detach(), model.norm.weight.detach()
+        self._model = model
+        self._norm = model.norm.weight.detach()
         self._embedding = model.embed_tokens.weight.detach() if config.owns_embedding else None
         head: StoredWeight = target.head_groups
         if config.owns_head:
@@ -54,12 +56,19 @@ class NativeNetwork:
         elif config.has_reduced_vocabulary:
             head = target.head_groups.rows(model.target_ids)
         self._head = self._packed(head)
-        markov = model.markov_head
-        if markov is not None and markov.rank % GROUP == 0:
-            markov.run_by(partial(self._linear.multiply, weight=self._packed(markov.markov_w2.weight)))
+        heads = self._block_heads(model)
+        self._draw = None if heads is None else NativeBlockDraw(target.workers, heads, target.path)
         layers = model.drafter_layers()
-        self._context = [self._packed(layer.fused().kv) for layer in layers]
-        self._key_norms = [layer.self_attn.k_norm.weight.detach() if config.qk_norm else None for layer in layers]
+        self._context = NativeContext(
+            target.workers,
+            self._packed(model.fc.weight),
+            model.hidden_norm.weight.detach(),
+            [self._context_layer(layer) for layer in layers],
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            rms_norm_eps=config.rms_norm_eps,
+            path=target.path,
+        )
         shape = LayerShape(
             config.hidden_size,
             config.intermediate_size,
@@ -81,18 +90,8 @@ class NativeNetwork:
         self, layer_hidden: Mapping[int, Tensor], metadata: AttentionMetadata, cache: PagedKVCache
     ) -> None:
         """See DrafterNetwork."""
-        config = self._config
-        tapped = torch.cat([layer_hidden[layer] for layer in config.target_layer_ids], dim=-1)
-        features = rms_norm(self._linear.multiply(tapped, self._fc), self._hidden_norm, config.rms_norm_eps)
-        rotary = self._rotary.at(metadata.positions)
-        rows = self._linear.quantize(features)
-        for layer, (weight, norm) in enumerate(zip(self._context, self._key_norms, strict=True)):
-            key_value = self._linear.multiply_quantized(rows, weight).view(len(features), -1, config.head_dim)
-            keys = key_value[:, : config.num_kv_heads]
-            if norm is not None:
-                keys.copy_(rms_norm(keys, norm, config.rms_norm_eps))
-            rotate_(keys, *rotary)
-            cache.write(layer, key_value.to(self.cache_dtype), metadata.slots)
+        taps = [layer_hidden[layer] for layer in self._config.target_layer_ids]
+        self._context.write(taps, metadata.slots, self._rotary.at(metadata.positions), cache.layers)
 
     @torch.inference_mode()
     def block_hidden(self, token_ids: Tensor, metadata: AttentionMetadata, cache: PagedKVCache) -> Tensor:
@@ -106,9 +105,32 @@ class NativeNetwork:
         return rms_norm(x, self._norm, config.rms_norm_eps)
 
     @torch.inference_mode()
-    def base_logits(self, hidden: Tensor) -> Tensor:
+    def draw(self, hidden: Tensor, anchors: Tensor, chooser: DraftChooser) -> DraftedBlocks:
         """See DrafterNetwork."""
-        return self._linear.multiply(hidden, self._head)
+        if self._draw is not None and chooser.is_greedy:
+            return DraftedBlocks(*self._draw.draw(hidden, anchors))
+        logits = self._linear.multiply(hidden.flatten(0, 1), self._head).view(*hidden.shape[:2], -1)
+        return draw_blocks(logits, hidden, anchors, chooser, self._model.markov_head, self._model.confidence_head)
+
+    def _block_heads(self, model: DrafterModel) -> BlockHeads | None:
+        """For drawing natively; None for a Markov head of another kind or width."""
+        markov, confidence = model.markov_head, model.confidence_head
+        if self._config.markov not in (MarkovKind.NONE, MarkovKind.VANILLA):
+            return None
+        table = bias = None
+        if markov is not None:
+            if markov.rank % GROUP:
+                return None
+            table, bias = markov.markov_w1.weight.detach().contiguous(), self._packed(markov.markov_w2.weight)
+            markov.run_by(partial(self._linear.multiply, weight=bias))
+        if confidence is None:
+            return BlockHeads(self._head, model.target_ids, table, bias)
+        weight = confidence.proj.weight.detach().flatten().contiguous()
+        return BlockHeads(self._head, model.target_ids, table, bias, weight, float(confidence.proj.bias))
+
+    def _context_layer(self, layer: DrafterLayer) -> ContextLayer:
+        norm = layer.self_attn.k_norm.weight.detach() if self._config.qk_norm else None
+        return ContextLayer(self._packed(layer.fused().kv), norm)
 
     def _packed(self, weight: StoredWeight) -> PackedWeight:
         return pack(self._linear.library, group_weight(weight.detach()) if isinstance(weight, Tensor) else weight)

@@ -18,7 +18,9 @@ from slipstream.kernels.protocol import RowKernels
 from slipstream.models.decoder import Decoder
 from slipstream.models.native_decoder import NativeDecoder
 from slipstream.models.protocol import TransformerDecoder
+from slipstream.speculation.draft_sampling import DraftChooser
 from slipstream.speculation.drafter_model import DrafterModel
+from slipstream.speculation.heads import DraftedBlocks, draw_blocks
 from slipstream.speculation.native_network import NativeNetwork, network_misfit
 
 
@@ -41,8 +43,12 @@ class DrafterNetwork(Protocol):
         """Block rows' hidden states after the final norm, from target ids [N]: [N, d]. Writes their KV."""
         ...
 
-    def base_logits(self, hidden: Tensor) -> Tensor:
-        """Logits over the draft vocabulary, before any Markov bias: [M, d] to [M, V_d]."""
+    def draw(self, hidden: Tensor, anchors: Tensor, chooser: DraftChooser) -> DraftedBlocks:
+        """Drafts of R requests, one position after the other.
+
+        Args:
+            hidden: of the rows that predict drafts, [R, K, d]. anchors: newest committed tokens, int64 [R].
+        """
         ...
 
 
@@ -80,9 +86,11 @@ class TorchNetwork:
         rows = self._model.embed(token_ids)
         return self._model.run_block_rows(rows, self._rotary.at(metadata.positions), attend)
 
-    def base_logits(self, hidden: Tensor) -> Tensor:
+    def draw(self, hidden: Tensor, anchors: Tensor, chooser: DraftChooser) -> DraftedBlocks:
         """See DrafterNetwork."""
-        return self._model.base_logits(hidden)
+        model = self._model
+        logits = model.base_logits(hidden.flatten(0, 1)).view(*hidden.shape[:2], -1)
+        return draw_blocks(logits, hidden, anchors, chooser, model.markov_head, model.confidence_head)
 
 
 def drafter_kernels(target: TransformerDecoder) -> RowKernels:
