@@ -31,6 +31,17 @@ void gather_eight(const AttentionStep& step, const RequestRows& request, const L
     }
 }
 
+// The first `count` of eight values, weighted. Values that a row does not see stay out: a later row's may be no number,
+// which a weight of zero would let through.
+template <typename Lanes>
+inline void add_values(const float* chance, const float* values, int width, int count, float* output) {
+    for (int d = 0; d < width; d += 8) {
+        Lanes sum = Lanes::load(output + d);
+        for (int i = 0; i < count; ++i) sum = Lanes::fma(Lanes::each(chance[i]), Lanes::load(values + i * width + d), sum);
+        sum.store(output + d);
+    }
+}
+
 // One query against eight keys and values: `state` is [largest score, unused x 7, sums of chances [8], output].
 template <typename Lanes>
 void add_eight(const float* query, const float* keys, const float* values, int width, float scale, int num_hidden,
@@ -58,10 +69,10 @@ void add_eight(const float* query, const float* keys, const float* values, int w
     (Lanes::load(sums) + chances).store(sums);
     float chance[8];
     chances.store(chance);
-    for (int d = 0; d < width; d += 8) {
-        Lanes sum = Lanes::load(output + d);
-        for (int i = 0; i < 8; ++i) sum = Lanes::fma(Lanes::each(chance[i]), Lanes::load(values + i * width + d), sum);
-        sum.store(output + d);
+    if (num_seen == 8) {
+        add_values<Lanes>(chance, values, width, 8, output);  // a count that the compiler knows
+    } else {
+        add_values<Lanes>(chance, values, width, num_seen, output);
     }
 }
 
