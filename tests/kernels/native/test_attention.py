@@ -1,4 +1,4 @@
-"""Native attention against softmax in float64; the same bits in any chunk, batch, blocks, with any threads, on any path."""
+"""Native attention against softmax in float64; the same bits in any chunk, batch or blocks, on any threads and path."""
 
 from __future__ import annotations
 
