@@ -31,6 +31,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sample": (None, (_POINTER, _INT, _POINTER, _INT, _INT, _LONG, _POINTER, _POINTER, _POINTER, _POINTER)),
     "scratch_bytes": (_LONG, (_POINTER, _INT)),
     "run_layers": (None, (_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
+    "context_bytes": (_LONG, (_POINTER,)),
+    "write_context": (None, (_POINTER, _INT, *(_POINTER,) * 6)),
+    "block_bytes": (_LONG, (_POINTER,)),
+    "draw_greedily": (None, (_POINTER, _INT, *(_POINTER,) * 7)),
 }
 
 
