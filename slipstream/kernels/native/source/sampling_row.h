@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "exponential.h"
 
@@ -33,24 +34,33 @@ inline double exponential_noise(uint64_t hash) {
 // The first of the largest of `size` logits; -1 if one of them is not finite.
 template <typename Lanes>
 int first_argmax(const float* logits, int size) {
+    constexpr int kSearched = 256;  // logits whose maximum is taken at once, and looked up when it stands
     const Lanes zero = Lanes::each(0.0f);
-    const int body = size / 8 * 8;
-    Lanes largest = Lanes::each(logits[0]), zeros = zero;
-    for (int i = 0; i < body; i += 8) {
-        const Lanes part = Lanes::load(logits + i);
-        largest = Lanes::max(part, largest);
-        zeros = Lanes::fma(part, zero, zeros);  // NaN if one is not finite
+    Lanes zeros[4] = {zero, zero, zero, zero};  // NaN if a logit is not finite
+    float top = -std::numeric_limits<float>::infinity();
+    int found = 0;
+    const int body = size / kSearched * kSearched;
+    for (int from = 0; from < body; from += kSearched) {
+        Lanes largest[4];
+        for (int n = 0; n < 4; ++n) largest[n] = Lanes::load(logits + from + 8 * n);
+        for (int i = from; i < from + kSearched; i += 32) {
+            for (int n = 0; n < 4; ++n) {
+                const Lanes part = Lanes::load(logits + i + 8 * n);
+                largest[n] = Lanes::max(part, largest[n]);
+                zeros[n] = Lanes::fma(part, zero, zeros[n]);
+            }
+        }
+        const float here = Lanes::max(Lanes::max(largest[0], largest[1]), Lanes::max(largest[2], largest[3])).largest();
+        if (here > top) top = here, found = from;
     }
-    float top = largest.largest(), sum = zeros.sum();
+    float sum = ((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])).sum();
     for (int i = body; i < size; ++i) {
-        top = std::max(top, logits[i]);
+        if (logits[i] > top) top = logits[i], found = i;
         sum += logits[i] * 0.0f;
     }
     if (!(sum == 0.0f)) return -1;
-    int first = 0;
-    while (first < body && (Lanes::load(logits + first) - Lanes::each(top)).largest() < 0.0f) first += 8;
-    while (logits[first] != top) ++first;
-    return first;
+    while (logits[found] != top) ++found;
+    return found;
 }
 
 // One row's draw. `top` is where its largest logit is; all are finite; the temperature is above 0.
