@@ -20,12 +20,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slipstream.bench.dataset import DatasetError, built_in, from_jsonl
-from slipstream.config import EMBEDDED_MODEL
-from slipstream.models.config import ModelLoadError
-from slipstream.models.embedded import ensure_embedded_model
-from slipstream.models.loading import ModelSource, open_model
-
 from peers.dequantised import ensure_folder
 from peers.environment import ENVIRONMENTS, Peer, ensure_environment, read_peers
 from peers.interleaved import Limits, Measured, System, measure_interleaved
@@ -33,6 +27,12 @@ from peers.jobs import Job
 from peers.machine import this_machine
 from peers.report import as_json, markdown, rows_of, texts_of
 from peers.workload import decoding_jobs, prefill_job, setup_for
+
+from slipstream.bench.dataset import DatasetError, built_in, from_jsonl
+from slipstream.config import EMBEDDED_MODEL
+from slipstream.models.config import ModelLoadError
+from slipstream.models.embedded import ensure_embedded_model
+from slipstream.models.loading import ModelSource, open_model
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PARTS = ("ignore-eos", "eos", "sampled", "prefill")

@@ -101,7 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in args.peers or peers:
         begin = time.monotonic()
         try:
-            print(f"{name}: {ensure_environment(peers[name], args.python)}, {time.monotonic() - begin:.0f} s", flush=True)
+            print(
+                f"{name}: {ensure_environment(peers[name], args.python)}, {time.monotonic() - begin:.0f} s", flush=True
+            )
         except PeerError as error:
             failed += 1
             print(f"{name}: {error}", flush=True)

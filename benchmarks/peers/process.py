@@ -108,4 +108,3 @@ class SystemProcess:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from slipstream.training.repetition import loop_start, repeated_share
 
 from peers.interleaved import Measured, System
 from peers.jobs import Job, Result
 from peers.machine import Machine
 from peers.workload import PREFILL
+from slipstream.training.repetition import loop_start, repeated_share
 
 COMPARED_TOKENS = 64
 REFERENCE = "transformers"
@@ -179,7 +179,11 @@ def _group(systems: Sequence[System], rows: Sequence[Row]) -> str:
     for row in rows:
         job = row.job
         mean = sum(map(len, job.prompts)) / len(job.prompts)
-        cells = [str(job.concurrency), str(len(job.prompts)), f"{mean:.0f}" if row.is_prefill else str(job.max_new_tokens)]
+        cells = [
+            str(job.concurrency),
+            str(len(job.prompts)),
+            f"{mean:.0f}" if row.is_prefill else str(job.max_new_tokens),
+        ]
         for system in systems:
             text = str(row.figures[system.name]) if system.name in row.figures else ABSENT
             if system.name in row.failures:
@@ -211,12 +215,7 @@ def _systems(systems: Sequence[System], rows: Sequence[Row], measured: Measured)
 
 def largest_result(measured: Measured, name: str) -> Result | None:
     """The result after which the system held most memory; None where it is not known."""
-    known = [
-        result
-        for job in measured.results
-        for result in job.get(name, [])
-        if result.resident_bytes is not None
-    ]
+    known = [result for job in measured.results for result in job.get(name, []) if result.resident_bytes is not None]
     return max(known, key=lambda result: result.resident_bytes or 0, default=None)
 
 

@@ -35,6 +35,8 @@ class LlamaCppEngine:
     """See Engine and SteppedEngine. Each job has a context of its own, for as many sequences as it runs at once."""
 
     def __init__(self, setup: Setup) -> None:
+        if not setup.gguf:
+            raise RuntimeError("error: the model has no GGUF file")
         llama_cpp.llama_backend_init()
         parameters = llama_cpp.llama_model_default_params()
         self.model = llama_cpp.llama_model_load_from_file(os.fsencode(setup.gguf), parameters)

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from peers.jobs import Job, Setup
+from peers.measuring import closed_loop, serve, versions_of
 from slipstream.bench.acceptance import acceptance_between
 from slipstream.config import PROFILE_COSTS
 from slipstream.engine.build import build_engine
@@ -21,9 +23,6 @@ from slipstream.engine.messages import Submission
 from slipstream.execution.build import model_kv_bytes_per_token
 from slipstream.execution.device import resolve_device, resolve_dtype
 from slipstream.request import FinishReason, SamplingParams
-
-from peers.jobs import Job, Setup
-from peers.measuring import closed_loop, serve, versions_of
 
 BLOCK_SIZE = 16
 SPARE_TOKENS = 2 * BLOCK_SIZE  # of a request beyond its text: blocks that are not full, and rows of drafts
@@ -67,9 +66,7 @@ class SlipstreamEngine:
     def add(self, index: int, prompt: Sequence[int], job: Job) -> None:
         """See SteppedEngine."""
         self._number += 1
-        sampling = SamplingParams(
-            temperature=job.temperature, max_tokens=job.max_new_tokens, ignore_eos=job.ignore_eos
-        )
+        sampling = SamplingParams(temperature=job.temperature, max_tokens=job.max_new_tokens, ignore_eos=job.ignore_eos)
         submission = Submission(str(self._number), tuple(prompt), sampling, index, arrival_time=self.engine.clock())
         self._indices[submission.choice_id(0)] = index
         self.engine.add_request(submission)

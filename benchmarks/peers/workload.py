@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.bench.dataset import cut_to_length
-
 from peers.jobs import Job, Setup
+from slipstream.bench.dataset import cut_to_length
 
 MIN_PROMPTS, MAX_ROUNDS_PROMPTS = 4, 64
 PREFILL_PROMPTS, PREFILL_LENGTH = 4, 1000
