@@ -8,6 +8,7 @@ They lie in build/peers/, outside git. pip is used as the user has set it up; wh
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import shutil
 import subprocess
@@ -54,16 +55,24 @@ def read_peers(path: Path = PINS) -> dict[str, Peer]:
 
 
 def ensure_environment(peer: Peer, python: str = sys.executable) -> Path:
-    """The peer's interpreter; its environment is made if it is not there as pinned.
+    """The peer's interpreter; its environment is made if it is not there as pinned, by one process at a time.
 
     Raises:
         PeerError: it could not be installed; what is there is removed.
     """
-    stamp, wanted = peer.folder / "installed.json", json.dumps(peer.packages)
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
-        return peer.python
-    shutil.rmtree(peer.folder, ignore_errors=True)
     ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
+    with (ENVIRONMENTS / f"{peer.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp, wanted = peer.folder / "installed.json", json.dumps(peer.packages)
+        if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
+            _install(peer, python)
+            stamp.write_text(wanted, encoding="utf-8")
+    return peer.python
+
+
+def _install(peer: Peer, python: str) -> None:
+    """Anew. Raises PeerError."""
+    shutil.rmtree(peer.folder, ignore_errors=True)
     log = ENVIRONMENTS / f"{peer.name}.log"
     pip = [str(peer.python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     try:
@@ -73,8 +82,6 @@ def ensure_environment(peer: Peer, python: str = sys.executable) -> Path:
     except (subprocess.SubprocessError, OSError) as error:
         shutil.rmtree(peer.folder, ignore_errors=True)
         raise PeerError(f"not installed: {last_error(log) or error} (see {log})") from error
-    stamp.write_text(wanted, encoding="utf-8")
-    return peer.python
 
 
 def last_error(log: Path, length: int = 300) -> str:

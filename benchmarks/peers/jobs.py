@@ -62,7 +62,7 @@ class Loaded(Message):
 
     Attributes:
         load_s: seconds to load the model, its packages imported before where that can be told apart.
-        resident_bytes: memory of the process then; None where not known.
+        resident_bytes: memory of its processes then; None where not known.
         versions: package -> version. details: what else the system says of itself.
     """
 
@@ -109,7 +109,7 @@ class Result(Message):
     Attributes:
         seconds: from the first prompt in to the last token out.
         num_prompt_tokens: of all prompts. token_ids: each prompt's answer, without what ended it where EOS counts.
-        resident_bytes: memory of the process afterwards. kv_bytes: of it, what is set apart for keys and values, in
+        resident_bytes: memory of its processes afterwards. kv_bytes: of it, what is set apart for keys and values, in
             use or not. None where not known.
         acceptance_length: mean tokens of a decode step; None for a system that does not draft.
     """

@@ -1,4 +1,7 @@
-"""vLLM on the CPU: its engine in this process, with the prefix cache emptied before each job."""
+"""vLLM on the CPU, in the processes that it makes, with the prefix cache emptied before each job.
+
+Its threads are bound to cores by the executor that has processes of its own, so the engine is not taken into this one.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,17 @@ from typing import Any
 from peers.jobs import Job, Setup
 from peers.measuring import closed_loop, serve, versions_of
 
-KV_SPACE_GIB = 1
+KV_GIB = 2
 
 
 class VLLMEngine:
     """See Engine and SteppedEngine."""
 
-    kv_bytes = KV_SPACE_GIB << 30
+    kv_bytes = KV_GIB << 30
 
     def __init__(self, setup: Setup) -> None:
-        os.environ |= {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_KVCACHE_SPACE": str(KV_SPACE_GIB),
-            "OMP_NUM_THREADS": str(setup.num_threads),
-        }
+        cores = sorted(os.sched_getaffinity(0))[: setup.num_threads]
+        os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)), "VLLM_NO_USAGE_STATS": "1"}
         from vllm import LLM
 
         self.llm: Any = LLM(
@@ -30,6 +30,7 @@ class VLLMEngine:
             dtype=setup.dtype,
             max_model_len=setup.max_model_len,
             max_num_seqs=setup.max_num_seqs,
+            kv_cache_memory_bytes=KV_GIB << 30,
             skip_tokenizer_init=True,
             disable_log_stats=True,
         )

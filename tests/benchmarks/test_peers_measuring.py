@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from benchmarks.scripted_system import ScriptedEngine
 from peers.jobs import Job, Loaded, Result, Setup
@@ -68,8 +71,20 @@ def test_answers_end_before_eos_unless_it_is_ignored() -> None:
     assert result.num_prompt_tokens == 6
     assert result.acceptance_length == 1.5
     assert result.kv_bytes == 64
-    assert result.resident_bytes == pytest.approx(resident_bytes(), rel=0.5)
     assert cut_at([1, 2, 3], [7]) == [1, 2, 3]
+
+
+def test_memory_is_that_of_all_its_processes() -> None:
+    code = "x = bytearray(40_000_000); print(flush=True); input()"
+    before = resident_bytes()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        both = resident_bytes()
+        child.communicate(b"\n")
+    assert before is not None
+    assert both is not None
+    assert both - before > 40_000_000
 
 
 def test_an_engine_that_ends_early_is_found_out() -> None:
