@@ -74,11 +74,11 @@ class SystemProcess:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
+        with contextlib.suppress(ProcessLookupError):  # its children may have outlived it
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def _ask(self, line: str, limit_s: float) -> str:
         try:

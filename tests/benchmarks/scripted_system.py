@@ -1,10 +1,11 @@
 """A system without a model, for tests of what measures systems: run as a process, it fails as it is told to.
 
-python scripted_system.py [load|job|hang|noise]
+python scripted_system.py [load|job|hang|noise|child]
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ class ScriptedEngine:
 
     def __init__(self, fault: str = "") -> None:
         self.versions = {"scripted": "1.0"}
-        self.details = {"fault": fault}
+        self.details: dict[str, object] = {"fault": fault}
         self.most_running = 0
         self.order: list[int] = []
         self._fault = fault
@@ -66,7 +67,10 @@ def load(setup: Setup) -> ScriptedEngine:
         raise RuntimeError("error: this processor lacks an instruction set")
     if fault == "noise":
         print("a package's banner")
-    return ScriptedEngine(fault)
+    engine = ScriptedEngine(fault)
+    if fault == "child":
+        engine.details["child"] = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
+    return engine
 
 
 if __name__ == "__main__":

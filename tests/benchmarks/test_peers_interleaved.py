@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -42,9 +41,22 @@ def run(
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether it is within some seconds: a signal takes a while."""
+    return reaches(pid, "T")
+
+
+def is_gone(pid: int) -> bool:
+    """Or dead, and not yet taken notice of by whoever inherited it."""
+    return reaches(pid, "ZX")
+
+
+def reaches(pid: int, states: str) -> bool:
+    """Whether a process is in one of these states, or ended, within some seconds: a signal takes a while."""
     for _ in range(500):
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            state = "X"
+        if state in states:
             return True
         time.sleep(0.01)
     return False
@@ -108,18 +120,17 @@ def test_the_time_for_all_bounds_the_repeats(tmp_path: Path) -> None:
     assert [len(results.get("a", [])) for results in measured.results] == [2, 1]
 
 
-def test_a_process_is_stopped_between_jobs_and_gone_when_closed(tmp_path: Path) -> None:
-    system = scripted("a")
+def test_a_process_and_its_children_are_stopped_between_jobs_and_gone_when_closed(tmp_path: Path) -> None:
+    system = scripted("a", "child")
     process = SystemProcess(system.command(), SETUP, tmp_path / "log", 60.0, python_path=system.python_path)
-    pid = process._process.pid
+    pids = [process._process.pid, process.loaded.details["child"]]
     try:
-        assert is_stopped(pid)
+        assert all(map(is_stopped, pids))
         assert process.run(GREEDY, 60.0).num_tokens == 30
-        assert is_stopped(pid)
+        assert all(map(is_stopped, pids))
     finally:
         process.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert all(map(is_gone, pids))
 
 
 def test_warming_up_is_short_and_has_every_concurrency() -> None:
