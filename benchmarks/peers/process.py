@@ -55,7 +55,7 @@ class SystemProcess:
         threading.Thread(target=self._read, daemon=True).start()
         try:
             self.loaded = Loaded.from_line(self._ask(setup.to_line(), limit_s))
-        except PeerError:
+        except BaseException:  # ended from outside too, it must not stay
             self.close()
             raise
         self.ready_s = time.perf_counter() - begin
