@@ -1,4 +1,5 @@
-"""Design 5 on the embedded model in `batch_invariant` mode: a pairwise design over every factor, 0 differing ids."""
+"""Design 5 on the embedded model, as it is served and (`make test-exhaustive`) in PyTorch in `batch_invariant` mode: a
+pairwise design over every factor, 0 differing ids."""
 
 from __future__ import annotations
 
@@ -33,10 +34,12 @@ TEXTS = (
 TURNS = ("", " Please go on.")
 
 
-@pytest.fixture(scope="module")
-def factorial() -> Factorial:
+@pytest.fixture(scope="module", params=["auto", pytest.param("none", marks=pytest.mark.exhaustive)])
+def factorial(request: pytest.FixtureRequest) -> Factorial:
     source = open_model(EMBEDDED_MODEL, progress=False)
-    settings = ModelSettings(device="cpu", batch_invariant=True, max_model_len=MAX_MODEL_LEN)
+    settings = ModelSettings(
+        device="cpu", batch_invariant=True, max_model_len=MAX_MODEL_LEN, quantization=request.param
+    )
     decoder = build_decoder(source, settings)
 
     def make_executor(num_kv_blocks, block_size, drafter) -> TorchExecutor:

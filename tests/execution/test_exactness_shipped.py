@@ -1,5 +1,6 @@
-"""Design 5 with the drafter that ships, alone and behind n-grams, on the embedded model in `batch_invariant` mode: a
-pairwise design over every factor, 0 differing ids; and its drafts are those of each request alone."""
+"""Design 5 with the drafter that ships, alone and behind n-grams, on the embedded model, as it is served and (`make
+test-exhaustive`) in PyTorch in `batch_invariant` mode: a pairwise design over every factor, 0 differing ids; and its
+drafts are those of each request alone."""
 
 from __future__ import annotations
 
@@ -93,10 +94,12 @@ class ShippedFactorial(Factorial):
         return self.last  # type: ignore[return-value]
 
 
-@pytest.fixture(scope="module")
-def factorial() -> ShippedFactorial:
+@pytest.fixture(scope="module", params=["auto", pytest.param("none", marks=pytest.mark.exhaustive)])
+def factorial(request: pytest.FixtureRequest) -> ShippedFactorial:
     source = open_model(EMBEDDED_MODEL, progress=False)
-    settings = ModelSettings(device="cpu", batch_invariant=True, max_model_len=MAX_MODEL_LEN)
+    settings = ModelSettings(
+        device="cpu", batch_invariant=True, max_model_len=MAX_MODEL_LEN, quantization=request.param
+    )
     decoder = build_decoder(source, settings)
 
     def make_executor(num_kv_blocks: int, block_size: int, drafter: Drafter | None) -> TorchExecutor:
