@@ -1,0 +1,12 @@
+#pragma GCC target("avx2,fma,f16c")
+#include "attention_tile.h"
+#include "lanes_avx2.h"
+
+namespace slipstream {
+
+void attend_avx2(const AttentionStep& step, const RequestRows& request, int first, int count, int kv_head,
+                 const LayerCache& cache, const float* query, ptrdiff_t stride, float* output, float* scratch) {
+    attend_tile<Avx2Lanes>(step, request, first, count, kv_head, cache, query, stride, output, scratch);
+}
+
+}  // namespace slipstream

@@ -1,0 +1,73 @@
+// The path of any processor, and the one that says in plain words what the others compute.
+#include <cmath>
+#include <cstring>
+
+#include "half.h"
+#include "linear_tiles.h"
+
+namespace slipstream {
+namespace {
+
+float half_at(const uint8_t* record, int index) {
+    uint16_t half;
+    std::memcpy(&half, record + 2 * index, sizeof half);
+    return half_to_float(half);
+}
+
+int low(uint8_t byte) { return byte & 15; }
+int high(uint8_t byte) { return byte >> 4; }
+
+struct PlainTile {
+    template <int R>
+    static void four(const uint8_t* record, const Rows& rows, int num_groups, float* sums) {
+        for (int i = 0; i < R * kBlock; ++i) sums[i] = 0.0f;
+        for (int g = 0; g < num_groups; ++g, record += record_bytes(Bits::four)) {
+            const uint8_t* bytes = record + 2 * kHalves;
+            for (int row = 0; row < R; ++row) {
+                const int8_t* a = rows.values + (row * num_groups + g) * kGroup;
+                const float scale = rows.scales[row * num_groups + g];
+                const float total = scale * static_cast<float>(rows.sums[row * num_groups + g]);
+                for (int o = 0; o < kBlock; ++o) {
+                    int dot = 0;
+                    for (int p = 0; p < 4; ++p) {
+                        for (int i = 0; i < 4; ++i) {
+                            const uint8_t byte = bytes[64 * p + 4 * o + i];
+                            dot += low(byte) * a[8 * p + i] + high(byte) * a[8 * p + 4 + i];
+                        }
+                    }
+                    float& sum = sums[row * kBlock + o];
+                    sum = std::fma(static_cast<float>(dot), half_at(record, o) * scale, sum);
+                    sum = std::fma(half_at(record + kHalves, o), total, sum);
+                }
+            }
+        }
+    }
+
+    template <int R>
+    static void eight(const uint8_t* record, const Rows& rows, int num_groups, float* sums) {
+        for (int i = 0; i < R * kBlock; ++i) sums[i] = 0.0f;
+        for (int g = 0; g < num_groups; ++g, record += record_bytes(Bits::eight)) {
+            const uint8_t* bytes = record + kHalves;
+            for (int row = 0; row < R; ++row) {
+                const int8_t* a = rows.values + (row * num_groups + g) * kGroup;
+                const float scale = rows.scales[row * num_groups + g];
+                for (int o = 0; o < kBlock; ++o) {
+                    int dot = -128 * rows.sums[row * num_groups + g];
+                    for (int p = 0; p < 8; ++p) {
+                        for (int i = 0; i < 4; ++i) dot += bytes[64 * p + 4 * o + i] * a[4 * p + i];
+                    }
+                    float& sum = sums[row * kBlock + o];
+                    sum = std::fma(static_cast<float>(dot), half_at(record, o) * scale, sum);
+                }
+            }
+        }
+    }
+};
+
+}  // namespace
+
+void linear_plain(const Weight& weight, const Rows& rows, int first, int last, const Output& output) {
+    linear_by_tiles<PlainTile>(weight, rows, first, last, output);
+}
+
+}  // namespace slipstream

@@ -1,0 +1,168 @@
+"""A decoder whose layers run in the native library, on a CPU: the interface of models/decoder.py Decoder.
+
+Activations are float32, weights are groups of four or eight bits (kernels/native/groups.py), KV is bfloat16. A row's bits
+do not follow its batch, chunk or threads, so there is no other mode for batch invariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from slipstream.attention.cache import PagedKVCache
+from slipstream.attention.metadata import AttentionMetadata
+from slipstream.kernels.native.groups import GROUP, Groups, group_weight, joined
+from slipstream.kernels.native.layers import LayerShape, NativeLayer, NativeLayers, NativeStep
+from slipstream.kernels.native.library import InstructionPath, Workers
+from slipstream.kernels.native.linear import NativeLinear, PackedWeight, pack
+from slipstream.models.config import DecoderConfig
+from slipstream.models.decoder import DecoderOutput
+from slipstream.models.rope import RotaryTable
+
+LANES = 8
+
+StoredWeight = Tensor | Groups
+
+
+def fits(config: DecoderConfig) -> bool:
+    """Whether the kernels take this shape: inputs of projections in whole groups, halves of heads in whole lanes."""
+    inputs = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+    return all(size % GROUP == 0 for size in inputs) and config.head_dim % (2 * LANES) == 0
+
+
+class NativeDecoder:
+    """See Decoder; `weights` may hold groups as a file stores them."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, StoredWeight],
+        *,
+        workers: Workers,
+        path: InstructionPath | None = None,
+        num_positions: int | None = None,
+        source_fingerprint: str | None = None,
+    ) -> None:
+        self.config = config
+        self.source_fingerprint = source_fingerprint
+        self.dtype, self.device = torch.float32, torch.device("cpu")
+        self.cache_dtype = torch.bfloat16
+        self._linear = NativeLinear(workers, path)
+        self._embedding = _groups(weights["model.embed_tokens.weight"])
+        head = self._embedding if config.tie_word_embeddings else _groups(weights["lm_head.weight"])
+        self._head = pack(workers.library, head)
+        self._final_norm = _floats(weights["model.norm.weight"])
+        self.num_positions = num_positions or config.max_position
+        self._rotary = RotaryTable(
+            config.head_dim,
+            config.rope_theta,
+            config.rope_scaling,
+            self.num_positions,
+            dtype=torch.float32,
+            device=self.device,
+        )
+        shape = LayerShape(
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.rms_norm_eps,
+        )
+        layers = [self._layer(weights, number) for number in range(config.num_layers)]
+        self._layers = NativeLayers(workers, shape, layers, path)
+
+    def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
+        """See Decoder."""
+        config = self.config
+        return PagedKVCache(
+            config.num_layers,
+            num_blocks,
+            block_size,
+            config.num_kv_heads,
+            config.head_dim,
+            dtype=self.cache_dtype,
+            device=self.device,
+        )
+
+    @torch.inference_mode()
+    def forward(
+        self, token_ids: Tensor, metadata: AttentionMetadata, cache: PagedKVCache, hidden_layers: Sequence[int] = ()
+    ) -> DecoderOutput:
+        """See Decoder."""
+        x = self._embedding.rows(token_ids).dense()
+        kept = {layer: torch.empty_like(x) for layer in hidden_layers if layer >= 0}
+        if -1 in hidden_layers:
+            kept[-1] = x.clone()
+        self._layers.run_(x, self._step(metadata), cache.layers, kept)
+        return DecoderOutput(x, kept)
+
+    @torch.inference_mode()
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """See Decoder."""
+        squares = hidden.double().square().mean(-1, keepdim=True)
+        return (hidden * (squares + self.config.rms_norm_eps).rsqrt()).float() * self._final_norm
+
+    @torch.inference_mode()
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """See Decoder."""
+        return self._linear.multiply(self.final_norm(hidden), self._head)
+
+    def _step(self, metadata: AttentionMetadata) -> NativeStep:
+        requests, block_ids = [], []
+        for request in metadata.requests:
+            first_key = metadata.pattern.first_key(request.first_position)
+            start = len(block_ids)
+            requests.append((request.row_start, request.num_rows, request.first_position, first_key, start))
+            block_ids += metadata.padded_block_ids(request, request.kv_length)
+        cosine, sine = self._rotary.at(metadata.positions)
+        return NativeStep(
+            metadata.slots,
+            cosine,
+            sine,
+            torch.tensor(requests, dtype=torch.int32).view(-1, 5),
+            torch.tensor(block_ids, dtype=torch.int32),
+            metadata.block_size,
+            metadata.pattern.is_causal,
+        )
+
+    def _layer(self, weights: Mapping[str, StoredWeight], number: int) -> NativeLayer:
+        config, prefix = self.config, f"model.layers.{number}."
+        attention = prefix + "self_attn."
+        bias = qk_norm = None
+        if config.attention_bias:
+            bias = torch.cat([_floats(weights[f"{attention}{name}_proj.bias"]) for name in "qkv"])
+        if config.qk_norm:
+            norms = (
+                (f"{attention}q_norm.weight", config.num_heads),
+                (f"{attention}k_norm.weight", config.num_kv_heads),
+            )
+            qk_norm = torch.cat([_floats(weights[name]).expand(count, -1) for name, count in norms])
+        return NativeLayer(
+            attention_norm=_floats(weights[prefix + "input_layernorm.weight"]),
+            qkv=self._packed([weights[f"{attention}{name}_proj.weight"] for name in "qkv"]),
+            qkv_bias=bias,
+            qk_norm=qk_norm,
+            output=self._packed([weights[attention + "o_proj.weight"]]),
+            mlp_norm=_floats(weights[prefix + "post_attention_layernorm.weight"]),
+            gate_up=self._packed([weights[f"{prefix}mlp.{name}_proj.weight"] for name in ("gate", "up")]),
+            down=self._packed([weights[prefix + "mlp.down_proj.weight"]]),
+        )
+
+    def _packed(self, parts: Sequence[StoredWeight]) -> PackedWeight:
+        """Fused and packed; parts of different bits all become eight-bit ones."""
+        groups = [_groups(part) for part in parts]
+        fused = joined(groups)
+        if fused is None:
+            fused = group_weight(torch.cat([part.dense() for part in groups]))
+        return pack(self._linear.library, fused)
+
+
+def _groups(weight: StoredWeight) -> Groups:
+    return weight if isinstance(weight, Groups) else group_weight(weight)
+
+
+def _floats(weight: StoredWeight) -> Tensor:
+    return (weight.dense() if isinstance(weight, Groups) else weight.float()).contiguous()
