@@ -14,7 +14,7 @@ from pathlib import Path
 
 from running_server import running_server
 
-from slipstream.models.embedded import EMBEDDED_MODEL
+from slipstream.config import EMBEDDED_MODEL
 
 CONTEXT = 128
 REQUEST_S = 300

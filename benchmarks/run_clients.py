@@ -22,7 +22,7 @@ from rich.table import Table
 from running_server import running_server
 
 from slipstream import __version__
-from slipstream.models.embedded import EMBEDDED_MODEL
+from slipstream.config import EMBEDDED_MODEL
 from slipstream.models.loading import open_model
 from slipstream.models.tokenizer_folder import write_tokenizer_folder
 

@@ -26,7 +26,7 @@ from running_server import running_server
 from soak_checks import Check, Reading, at_rest, judge, read_every
 from soak_traffic import Lengths, Tally, Traffic, differing
 
-from slipstream.models.embedded import EMBEDDED_MODEL
+from slipstream.config import EMBEDDED_MODEL
 
 READ_EVERY_S = 10.0
 # 16 seats of up to some 250 tokens each, and 1536 tokens of KV for them.

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from slipstream.config import EMBEDDED_MODEL
 from slipstream.models.config import ModelLoadError
-from slipstream.models.embedded import EMBEDDED_MODEL
 from slipstream.models.loading import ModelSource, open_model
 
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llguidance import LLMatcher, LLTokenizer, grammar_from
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
 from slipstream.request import ConstraintKind, OutputConstraint, RequestError
 from slipstream.sampling.grammar_matcher import GrammarMatcher
@@ -93,14 +93,14 @@ class GrammarCompiler:
         with self._building:
             if self._tokenizer is None:
                 table = _TokenTable(self._tokens, self._special, min(self._ends), self._encode)
-                self._tokenizer = LLTokenizer(table, n_vocab=len(self._tokens), eos_token=sorted(self._ends))
+                wrapper = TokenizerWrapper(table)
+                self._tokenizer = LLTokenizer(wrapper, n_vocab=len(self._tokens), eos_token=sorted(self._ends))
             return self._tokenizer
 
 
 class _TokenTable:
-    """A vocabulary as llguidance reads one."""
+    """A vocabulary as llguidance's TokenizerWrapper reads one."""
 
-    is_tokenizer_wrapper = True
     bos_token_id = None
 
     def __init__(

@@ -15,6 +15,8 @@ TOOLS: list[Any] = [
     {"name": function["name"], "description": function["description"], "input_schema": function["parameters"]}
     for function in FUNCTIONS
 ]
+# Not every version of the client takes it as an argument.
+GREEDY = {"temperature": 0}
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +32,13 @@ def client(server: RunningServer) -> Any:
 
 def create(server: RunningServer, key: str, **options: Any) -> Any:
     options = {"messages": [{"role": "user", "content": f"Please {key}"}], "max_tokens": 300, **options}
-    return client(server).messages.create(model=NAME, temperature=0, **options)
+    return client(server).messages.create(model=NAME, extra_body=GREEDY, **options)
 
 
 def streamed(server: RunningServer, key: str, **options: Any) -> tuple[Any, list[Any]]:
     """The message that the client puts together, and the events."""
     options = {"messages": [{"role": "user", "content": f"Please {key}"}], "max_tokens": 300, **options}
-    with client(server).messages.stream(model=NAME, temperature=0, **options) as stream:
+    with client(server).messages.stream(model=NAME, extra_body=GREEDY, **options) as stream:
         events = list(stream)
         return stream.get_final_message(), events
 

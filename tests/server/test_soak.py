@@ -37,8 +37,8 @@ def test_eight_clients_for_seconds(start_server: Starter) -> None:
         options=ServerOptions(limits=QueueLimits(max_queued_requests=3)),
         num_speculative_tokens=3,
         max_num_seqs=4,
-        max_model_len=480,
-        num_kv_blocks=34,
+        max_model_len=320,
+        num_kv_blocks=22,
     )
     plan = Plan(
         seconds=2.0, num_clients=8, sample=20, lengths=Lengths(max_output_tokens=60, max_texts=1), min_requests=150
