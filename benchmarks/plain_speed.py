@@ -107,7 +107,7 @@ def main() -> None:
         config = scheduler_config(concurrency, arguments.prompt_tokens + arguments.tokens)
         settings = ModelSettings(dtype=arguments.dtype, device="cpu", max_model_len=config.max_model_len)
         executor = build_executor(source, settings, num_kv_blocks=config.num_kv_blocks, block_size=BLOCK_SIZE)
-        ours = f"slipstream {str(executor.decoder.dtype).removeprefix('torch.')}"
+        ours = f"slipstream {executor.decoder.description}"
         systems: dict[str, Callable[[int], None]] = {
             ours: lambda n, e=executor, c=config, p=prompts: run_ours(e, c, p, n),
             **{

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from slipstream.bench.forced import KnownTexts
 from slipstream.bench.systems import System, chosen_drafter, recorded, recorder_for
 from slipstream.config import (
@@ -23,10 +21,10 @@ from slipstream.engine.build import model_facts
 from slipstream.engine.cost_tables import measured_costs, measured_here, stated_costs
 from slipstream.engine.profiling import CostProfiler
 from slipstream.engine.step_probe import StepProbe
-from slipstream.execution.build import build_decoder, executor_around
+from slipstream.execution.build import build_decoder, executor_around, thread_count
 from slipstream.execution.executor import TorchExecutor
-from slipstream.models.decoder import Decoder
 from slipstream.models.loading import open_model
+from slipstream.models.protocol import TransformerDecoder
 from slipstream.scheduler.cost_table import CostTable, Provenance
 from slipstream.scheduler.layouts import NO_LAYOUT
 from slipstream.simulation.record_to import RecordTo
@@ -48,7 +46,7 @@ class ModelFactory:
         self._settings = settings
         self._shipped = shipped
         self._source = open_model(settings.model, progress=progress)
-        self._loaded: Decoder | None = None
+        self._loaded: TransformerDecoder | None = None
         self._measured: dict[SchedulerConfig, CostTable] = {}
 
     @property
@@ -60,10 +58,8 @@ class ModelFactory:
     def description(self) -> str:
         """See SystemFactory; loads the weights."""
         decoder = self._decoder()
-        dtype = str(decoder.dtype).removeprefix("torch.")
-        threads = f", {torch.get_num_threads()} threads" if decoder.device.type == "cpu" else ""
-        invariant = ", batch-invariant" if self._settings.batch_invariant else ""
-        return f"{self._source.name}, {dtype} on {decoder.device}{threads}{invariant}"
+        threads = f", {thread_count(self._settings.num_threads)} threads" if decoder.device.type == "cpu" else ""
+        return f"{self._source.name}, {decoder.description} on {decoder.device}{threads}"
 
     def encode(self, text: str) -> list[int]:
         """See SystemFactory."""
@@ -111,7 +107,7 @@ class ModelFactory:
     @property
     def provenance(self) -> Provenance:
         """Of what is measured here and now."""
-        return measured_here(self._source.name, self._settings)
+        return measured_here(self._source, self._settings)
 
     def _choose(self, settings: SpeculativeSettings | None) -> DrafterSource | None:
         def weights() -> str | None:
@@ -140,7 +136,7 @@ class ModelFactory:
             self._measured[sizes] = costs.table
         return self._measured[sizes]
 
-    def _decoder(self) -> Decoder:
+    def _decoder(self) -> TransformerDecoder:
         if self._loaded is None:
             self._loaded = build_decoder(self._source, self._settings)
         return self._loaded

@@ -25,6 +25,7 @@ from slipstream.config.settings import (
     MODEL_DRAFTERS,
     NO_COST_TABLE,
     PROFILE_COSTS,
+    QUANTIZATIONS,
     REJECTION_SAMPLE_METHODS,
     SPECULATIVE_METHODS,
     STANDARD_REJECTION,
@@ -123,6 +124,10 @@ def check_settings(settings: Settings) -> None:
         raise SettingError("--served-model-name is empty; leave it out for the model's own name")
     if model.dtype not in DTYPES:
         raise SettingError(f"--dtype {model.dtype} is not known; choose one of {', '.join(DTYPES)}")
+    if model.quantization not in QUANTIZATIONS:
+        raise SettingError(
+            f"--quantization {model.quantization} is not known; choose one of {', '.join(QUANTIZATIONS)}"
+        )
     if scheduler.draft_budget not in DRAFT_BUDGETS:
         raise SettingError(
             f"--draft-budget {scheduler.draft_budget} is not known; choose one of {', '.join(DRAFT_BUDGETS)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
+QUANTIZATIONS = ("auto", "int8", "none")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DRAFT_BUDGETS = ("separate", "shared")
 COMPOSITIONS = ("mix", "burst", "cost")
@@ -42,6 +43,8 @@ class ModelSettings:
         model: the embedded model's name, a `.gguf` file, or a Hugging Face directory.
         served_model_name: the name clients use; the model's own when None.
         dtype: one of DTYPES; `auto` is bfloat16 where the device multiplies it fast, else float32.
+        quantization: one of QUANTIZATIONS. `int8` keeps weights in groups of four or eight bits and multiplies bytes,
+            in the native library; `auto` does so on a CPU where the library was built and `dtype` is left open.
         device: torch device; `auto` is `cuda` when there is one, else `cpu`.
         max_model_len: prompt and output tokens at most; the model's own limit when None.
         batch_invariant: a row's result never depends on the other rows (design 5); slower.
@@ -51,6 +54,7 @@ class ModelSettings:
     model: str = EMBEDDED_MODEL
     served_model_name: str | None = None
     dtype: str = "auto"
+    quantization: str = "auto"
     device: str = "auto"
     max_model_len: int | None = None
     batch_invariant: bool = False

@@ -30,8 +30,9 @@ from slipstream.engine.refit import CostRefitter
 from slipstream.engine.stop_strings import TextStopChecker
 from slipstream.engine.vocabulary import Vocabulary
 from slipstream.engine.worker import WorkerThread
+from slipstream.execution.arithmetic import Arithmetic, resolve_arithmetic
 from slipstream.execution.build import build_executor, model_kv_bytes_per_token
-from slipstream.execution.device import resolve_device, resolve_dtype
+from slipstream.execution.device import resolve_device
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.loading import ModelSource, open_model
 from slipstream.models.tokenizer import Tokenizer
@@ -100,7 +101,7 @@ def build_engine(
     resolution = resolve_settings(settings, facts, NO_LAYOUT if drafter is None else drafter.layout)
     report = (*_model_rows(settings, source, device), speculation.as_setting(), *resolution.report)
     resolution = dataclasses.replace(resolution, report=report)
-    here = measured_here(source.name, settings.model)
+    here = measured_here(source, settings.model)
     costs = stated_costs(settings.scheduler, here)
     resolution = costs.noted(resolution)
     if announce is not None:
@@ -153,7 +154,8 @@ def build_engine(
 def _model_rows(settings: Settings, source: ModelSource, device: torch.device) -> list[ResolvedSetting]:
     """The report's lines on the model itself."""
     model, default = settings.model, ModelSettings()
-    dtype = str(resolve_dtype(model.dtype, device)).removeprefix("torch.")
+    arithmetic = resolve_arithmetic(model, source.config)
+    dtype = str(arithmetic.cache_dtype).removeprefix("torch.")
     name = model.served_model_name or source.name
     rows = [
         ResolvedSetting("model", model.model, "default" if model.model == default.model else "user"),
@@ -161,11 +163,18 @@ def _model_rows(settings: Settings, source: ModelSource, device: torch.device) -
     ]
     for field, value, reason in (
         ("device", str(device), "the device at hand"),
-        ("dtype", dtype, f"what this {device.type} multiplies in hardware"),
+        ("dtype", dtype, _dtype_reason(arithmetic)),
+        ("quantization", arithmetic.quantization, arithmetic.reason),
     ):
         is_open = getattr(model, field) == "auto"
         rows.append(ResolvedSetting(field, value, "derived" if is_open else "user", reason if is_open else ""))
     return rows
+
+
+def _dtype_reason(arithmetic: Arithmetic) -> str:
+    if arithmetic.library is not None:
+        return "of KV; hidden states are float32, weights quantised"
+    return f"what this {arithmetic.device.type} multiplies in hardware"
 
 
 def grammar_compiler(
@@ -207,7 +216,7 @@ def model_facts(
     source: ModelSource, settings: Settings, device: torch.device, drafter: DrafterSource | None = None
 ) -> ModelFacts:
     """What the open settings depend on, of this model and its drafter on this machine."""
-    dtype = resolve_dtype(settings.model.dtype, device)
+    dtype = resolve_arithmetic(settings.model, source.config).cache_dtype
     if device.type == "cuda":
         memory, _total = torch.cuda.mem_get_info(device)
     else:

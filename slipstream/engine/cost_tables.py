@@ -25,9 +25,10 @@ from slipstream.config import (
 from slipstream.engine.cost_table_files import read_cost_table
 from slipstream.engine.profiling import CostProfiler
 from slipstream.engine.step_probe import StepProbe
-from slipstream.execution.build import set_threads
-from slipstream.execution.device import resolve_device, resolve_dtype
+from slipstream.execution.arithmetic import Arithmetic, resolve_arithmetic
+from slipstream.execution.build import thread_count
 from slipstream.execution.executor import TorchExecutor
+from slipstream.models.loading import ModelSource
 from slipstream.scheduler.cost_table import CostTable, Provenance
 
 ROUNDS_AT_START = 3
@@ -86,30 +87,29 @@ def measured_costs(
     return StartingCosts(table, f"measured in {took:.1f} s: {'; '.join(table.provenance.notes)}", "derived")
 
 
-def measured_here(model_name: str, settings: ModelSettings) -> Provenance:
+def measured_here(source: ModelSource, settings: ModelSettings) -> Provenance:
     """Provenance of a table that this process measures: machine, model as it runs, time and command."""
-    device = resolve_device(settings.device)
-    if device.type == "cpu":
-        set_threads(settings.num_threads)
+    arithmetic = resolve_arithmetic(settings, source.config)
     return Provenance(
-        machine=machine_name(device),
-        model=model_label(model_name, settings, device),
+        machine=machine_name(arithmetic.device, thread_count(settings.num_threads)),
+        model=model_label(source.name, settings, arithmetic),
         date=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=shlex.join([Path(sys.argv[0]).name or "python", *sys.argv[1:]]),
     )
 
 
-def machine_name(device: torch.device) -> str:
+def machine_name(device: torch.device, num_threads: int) -> str:
     """The device, and for a CPU the threads in use: both decide what a step costs."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return f"{_cpu_model()}, {torch.get_num_threads()} of {os.cpu_count()} threads"
+    return f"{_cpu_model()}, {num_threads} of {os.cpu_count()} threads"
 
 
-def model_label(name: str, settings: ModelSettings, device: torch.device) -> str:
+def model_label(name: str, settings: ModelSettings, arithmetic: Arithmetic) -> str:
     """The model with what else of its settings changes its speed."""
-    dtype = str(resolve_dtype(settings.dtype, device)).removeprefix("torch.")
-    return f"{name}, {dtype}{', batch-invariant' if settings.batch_invariant else ''}"
+    # The native kernels are always batch-invariant.
+    is_invariant = settings.batch_invariant and arithmetic.library is None
+    return f"{name}, {arithmetic.description}{', batch-invariant' if is_invariant else ''}"
 
 
 def difference(table: CostTable, here: Provenance) -> str:

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slipstream.config import COMPOSITIONS, DRAFT_BUDGETS, DTYPES, VERIFICATIONS, SettingError, Settings
+from slipstream.config import (
+    COMPOSITIONS,
+    DRAFT_BUDGETS,
+    DTYPES,
+    QUANTIZATIONS,
+    VERIFICATIONS,
+    SettingError,
+    Settings,
+)
 from slipstream.engine.flat_settings import SPECULATIVE_CONFIG, settings_from_flat
 from slipstream.simulation.record_to import RecordTo
 
@@ -35,6 +43,7 @@ _SWITCHES = (
 )
 _CHOICES: tuple[tuple[str, tuple[Any, ...], type, str], ...] = (
     ("dtype", DTYPES, str, "number format of weights and KV (default: auto)"),
+    ("quantization", QUANTIZATIONS, str, "whether weights are multiplied as bytes; auto: on a CPU (default: auto)"),
     (
         "draft_budget",
         DRAFT_BUDGETS,

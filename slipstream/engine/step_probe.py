@@ -13,8 +13,6 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.messages import Submission
 from slipstream.engine.profile_shapes import PassShape
 from slipstream.execution.executor import TorchExecutor
-from slipstream.kernels.invariant import InvariantKernels
-from slipstream.kernels.tiles import TILE_ROWS
 from slipstream.request import SamplingParams
 from slipstream.sampling.sampler import Sampler
 from slipstream.scheduler.protocol import NewRequest, SampleRow, ScheduledRequest, StepPlan, StepResult
@@ -49,7 +47,7 @@ class StepProbe:
     @property
     def tile_rows(self) -> int | None:
         """Rows of the tiles that the target's rows run in; None where they run together."""
-        return TILE_ROWS if isinstance(self._decoder.kernels, InvariantKernels) else None
+        return self._decoder.tile_rows
 
     @property
     def has_drafter(self) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slipstream.execution.drafting import DraftPass, SafeDrafter
 from slipstream.execution.input_batch import InputBatch, build_input_batch
-from slipstream.models.decoder import Decoder
+from slipstream.models.protocol import TransformerDecoder
 from slipstream.request import Logprobs
 from slipstream.sampling.logprobs import row_logprobs
 from slipstream.sampling.rejection import DistributionCheck
@@ -53,7 +53,7 @@ class TorchExecutor:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: TransformerDecoder,
         *,
         num_kv_blocks: int,
         block_size: int,

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    table = profile.table(measured_here(built.source.name, settings.model))
+    table = profile.table(measured_here(built.source, settings.model))
     console = Console()
     print_profile(console, profile, table)
     if args.output is not None:

@@ -18,6 +18,7 @@ from slipstream.attention.protocol import AttentionBackend, StepAttention
 from slipstream.kernels.invariant import InvariantKernels
 from slipstream.kernels.packing import pack_weight
 from slipstream.kernels.protocol import RowKernels
+from slipstream.kernels.tiles import TILE_ROWS
 from slipstream.models.config import DecoderConfig
 from slipstream.models.rope import RotaryTable, rotate_
 
@@ -88,7 +89,7 @@ class Decoder:
     """A decoder's weights and its forward pass.
 
     Attributes:
-        dtype, device: of weights and of every tensor made here.
+        dtype, device: of weights and of every tensor made here. cache_dtype: the same type.
         num_positions: rows must lie at positions below this.
         source_fingerprint: of the weights as they are stored (models/fingerprint.py); None where it was not taken.
     """
@@ -108,7 +109,8 @@ class Decoder:
         self.attention = attention
         self.source_fingerprint = source_fingerprint
         self._embedding = weights["model.embed_tokens.weight"]
-        self.dtype, self.device = self._embedding.dtype, self._embedding.device
+        self.dtype = self.cache_dtype = self._embedding.dtype
+        self.device = self._embedding.device
         self._layers = [LayerWeights.from_named(config, weights, i) for i in range(config.num_layers)]
         self._final_norm = weights["model.norm.weight"]
         self._head = pack_weight(self._embedding if config.tie_word_embeddings else weights["lm_head.weight"])
@@ -127,6 +129,17 @@ class Decoder:
                     kernels.prepare_linear(layer.qkv, layer.qkv_bias)
                     for weight in (layer.output, layer.gate_up, layer.down, self._head):
                         kernels.prepare_linear(weight)
+
+    @property
+    def tile_rows(self) -> int | None:
+        """See TransformerDecoder."""
+        return TILE_ROWS if isinstance(self.kernels, InvariantKernels) else None
+
+    @property
+    def description(self) -> str:
+        """See TransformerDecoder."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{dtype}, batch-invariant" if isinstance(self.kernels, InvariantKernels) else dtype
 
     @property
     def embedding(self) -> Tensor:

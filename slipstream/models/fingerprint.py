@@ -6,10 +6,11 @@ A drafter keeps those of its target, so that it is not put in front of another m
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
-from torch import Tensor
 
+from slipstream.kernels.native.groups import Groups, StoredWeight
 from slipstream.models.tokenizer import Tokenizer
 
 _SAMPLES = 256  # values per tensor; training changes nearly all of them
@@ -25,10 +26,14 @@ class WeightFingerprint:
     def __init__(self) -> None:
         self._parts: dict[str, str] = {}
 
-    def add(self, name: str, values: Tensor) -> None:
-        """One tensor by its Hugging Face name."""
-        flat = values.detach().reshape(-1)
-        samples = flat[:: max(len(flat) // _SAMPLES, 1)].to("cpu", torch.float32).contiguous()
+    def add(self, name: str, values: StoredWeight) -> None:
+        """One tensor by its Hugging Face name; groups count as the floats they stand for."""
+        size = math.prod(values.shape)
+        step = max(size // _SAMPLES, 1)
+        if isinstance(values, Groups):
+            samples = values.elements(torch.arange(0, size, step))
+        else:
+            samples = values.detach().reshape(-1)[::step].to("cpu", torch.float32).contiguous()
         digest = hashlib.sha256(f"{name} {tuple(values.shape)}".encode())
         digest.update(samples.numpy().tobytes())
         self._parts[name] = digest.hexdigest()

@@ -107,6 +107,12 @@ class GGUFFile:
                     f"tensor {name!r} is stored as {tensor.kind.name}, which is not supported"
                 ) from None
 
+    def blocks(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """A tensor's bytes as they are stored: [rows, bytes of a row], a view of the file."""
+        tensor = self.tensors[name]
+        raw: np.ndarray[Any, np.dtype[np.uint8]] = self._data[tensor.start : tensor.start + tensor.size]
+        return raw.reshape(math.prod(tensor.shape[:-1]), -1)
+
 
 class _HeaderReader:
     """A cursor over the header: every read is checked against the bytes that are left."""

@@ -116,14 +116,23 @@ def gguf_vocab_size(file: GGUFFile) -> int:
 
 def read_gguf_weights(file: GGUFFile, config: DecoderConfig) -> Iterator[tuple[str, torch.Tensor]]:
     """Name and float32 values of each weight, one at a time."""
-    for name in file.tensors:
-        if name == _ROPE_FACTORS:
-            continue
+    for name in weight_names(file):
         values = file.read(name)
-        if config.architecture == "llama" and name.split(".")[-2] in ("attn_q", "attn_k"):
-            heads = config.num_heads if name.split(".")[-2] == "attn_q" else config.num_kv_heads
-            values = _half_split_rows(values, heads)
+        heads = paired_heads(name, config)
+        if heads is not None:
+            values = half_split_rows(values, heads)
         yield hf_name(name), torch.from_numpy(values)
+
+
+def weight_names(file: GGUFFile) -> list[str]:
+    """Of the tensors that are weights."""
+    return [name for name in file.tensors if name != _ROPE_FACTORS]
+
+
+def paired_heads(name: str, config: DecoderConfig) -> int | None:
+    """How many heads a tensor has whose rows `half_split_rows` must put in order; None for all other tensors."""
+    heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads}
+    return heads.get(name.split(".")[-2]) if config.architecture == "llama" else None
 
 
 def hf_name(name: str) -> str:
@@ -136,7 +145,7 @@ def hf_name(name: str) -> str:
     return name
 
 
-def _half_split_rows(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
+def half_split_rows(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
     """Put the rows of a q or k projection back into Hugging Face's order.
 
     Llama files keep the two numbers that are rotated together side by side; Hugging Face keeps all first ones of a

@@ -6,24 +6,29 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from slipstream.config import EMBEDDED_MODEL
+from slipstream.kernels.native.groups import StoredWeight
 from slipstream.models.chat_template import ChatTemplate
 from slipstream.models.config import DecoderConfig, ModelLoadError
 from slipstream.models.embedded import ensure_embedded_model
 from slipstream.models.files import errors_name, get_str, read_json
 from slipstream.models.fingerprint import WeightFingerprint
 from slipstream.models.gguf_file import GGUFFile
+from slipstream.models.gguf_groups import read_gguf_groups
 from slipstream.models.gguf_model import gguf_architecture, gguf_config, gguf_vocab_size, read_gguf_weights
 from slipstream.models.gguf_tokenizer import gguf_tokenizer
 from slipstream.models.hf_config import hf_config
 from slipstream.models.hf_tokenizer import read_hf_chat_template, read_hf_tokenizer
 from slipstream.models.safetensors_weights import check_safetensors, read_safetensors, safetensors_files
 from slipstream.models.tokenizer import Tokenizer
+
+AnyWeight = TypeVar("AnyWeight", bound=StoredWeight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class ModelSource:
         tokenizer: of this model.
         chat_template: None when the model has none and takes plain prompts only.
         tensors: reads the weights, one (Hugging Face name, values) at a time.
+        stored: the same without dequantising what the file holds in groups (kernels/native/groups.py).
         progress: show a bar while reading weights, if someone looks at a terminal.
     """
 
@@ -44,6 +50,7 @@ class ModelSource:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]]
+    stored: Callable[[], Iterator[tuple[str, StoredWeight]]]
     progress: bool = False
 
     def load_weights(
@@ -54,23 +61,37 @@ class ModelSource:
         Only one tensor at a time exists in another type than `dtype`. `fingerprint` takes in each as it is stored.
         """
         weights: dict[str, torch.Tensor] = {}
-        console = Console(stderr=True)
-        columns = (TextColumn("Loading weights"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, console=console, disable=not (self.progress and console.is_terminal)) as bar:
-            task = bar.add_task("", total=len(self.config.tensor_shapes()))
-            for name, values in self.tensors():
-                if fingerprint is not None:
-                    fingerprint.add(name, values)
-                weights[name] = values.to(device=device, dtype=dtype)
-                bar.advance(task)
+        for name, values in self._shown(self.tensors()):
+            if fingerprint is not None:
+                fingerprint.add(name, values)
+            weights[name] = values.to(device=device, dtype=dtype)
+        return weights
+
+    def load_stored(self, fingerprint: WeightFingerprint | None = None) -> dict[str, StoredWeight]:
+        """All weights as `load_weights` gives them, but in the form of the file."""
+        weights: dict[str, StoredWeight] = {}
+        for name, values in self._shown(self.stored()):
+            if fingerprint is not None:
+                fingerprint.add(name, values)
+            weights[name] = values
         return weights
 
     def fingerprint(self) -> str:
         """Of the weights as they are stored (models/fingerprint.py); reads them all. Raises ModelLoadError."""
         found = WeightFingerprint()
-        for name, values in self.tensors():
+        for name, values in self.stored():
             found.add(name, values)
         return found.value()
+
+    def _shown(self, weights: Iterator[tuple[str, AnyWeight]]) -> Iterator[tuple[str, AnyWeight]]:
+        """The same weights, with a bar."""
+        console = Console(stderr=True)
+        columns = (TextColumn("Loading weights"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=console, disable=not (self.progress and console.is_terminal)) as bar:
+            task = bar.add_task("", total=len(self.config.tensor_shapes()))
+            for entry in weights:
+                yield entry
+                bar.advance(task)
 
 
 def open_model(model: str, *, progress: bool = True) -> ModelSource:
@@ -113,7 +134,15 @@ def _open_gguf(path: Path, name: str, progress: bool) -> ModelSource:
             ids = {"bos_token": config.bos_token_id, "eos_token": next(iter(config.eos_token_ids), None)}
             tokens = {key: tokenizer.token_text(token_id) for key, token_id in ids.items() if token_id is not None}
             template = ChatTemplate(get_str(file.metadata, "tokenizer.chat_template"), special_tokens=tokens)
-    return ModelSource(name, config, tokenizer, template, lambda: read_gguf_weights(file, config), progress)
+    return ModelSource(
+        name,
+        config,
+        tokenizer,
+        template,
+        lambda: read_gguf_weights(file, config),
+        lambda: read_gguf_groups(file, config),
+        progress,
+    )
 
 
 def _open_directory(directory: Path, progress: bool) -> ModelSource:
@@ -135,5 +164,11 @@ def _open_directory(directory: Path, progress: bool) -> ModelSource:
         config = replace(config, eos_token_ids=tokenizer.eos_token_ids, bos_token_id=tokenizer.bos_token_id)
     template = read_hf_chat_template(directory)
     return ModelSource(
-        directory.resolve().name, config, tokenizer, template, lambda: read_safetensors(paths, config), progress
+        directory.resolve().name,
+        config,
+        tokenizer,
+        template,
+        lambda: read_safetensors(paths, config),
+        lambda: read_safetensors(paths, config),
+        progress,
     )

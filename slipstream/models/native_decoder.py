@@ -1,7 +1,7 @@
 """A decoder whose layers run in the native library, on a CPU: the interface of models/decoder.py Decoder.
 
-Activations are float32, weights are groups of four or eight bits (kernels/native/groups.py), KV is bfloat16. A row's bits
-do not follow its batch, chunk or threads, so there is no other mode for batch invariance.
+Activations are float32, weights are groups of four or eight bits (kernels/native/groups.py), KV is bfloat16 or float32.
+A row's bits do not follow its batch, chunk or threads, so there is no other mode for batch invariance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from slipstream.attention.cache import PagedKVCache
 from slipstream.attention.metadata import AttentionMetadata
-from slipstream.kernels.native.groups import GROUP, Groups, group_weight, joined
+from slipstream.kernels.native.groups import GROUP, Groups, StoredWeight, group_weight, joined
 from slipstream.kernels.native.layers import LayerShape, NativeLayer, NativeLayers, NativeStep
 from slipstream.kernels.native.library import InstructionPath, Workers
 from slipstream.kernels.native.linear import NativeLinear, PackedWeight, pack
@@ -22,18 +22,33 @@ from slipstream.models.decoder import DecoderOutput
 from slipstream.models.rope import RotaryTable
 
 LANES = 8
+MAX_HEAD_DIM = 256
 
-StoredWeight = Tensor | Groups
 
+def misfit(config: DecoderConfig) -> str | None:
+    """Why the kernels do not take a model of this shape; None where they do.
 
-def fits(config: DecoderConfig) -> bool:
-    """Whether the kernels take this shape: inputs of projections in whole groups, halves of heads in whole lanes."""
-    inputs = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
-    return all(size % GROUP == 0 for size in inputs) and config.head_dim % (2 * LANES) == 0
+    Inputs of projections must be whole groups, halves of heads whole lanes.
+    """
+    for what, size, unit in (
+        ("hidden size", config.hidden_size, GROUP),
+        ("intermediate size", config.intermediate_size, GROUP),
+        ("width of all heads", config.num_heads * config.head_dim, GROUP),
+        ("head size", config.head_dim, 2 * LANES),
+    ):
+        if size % unit:
+            return f"its kernels take a {what} that is a multiple of {unit}, not {size}"
+    if config.head_dim > MAX_HEAD_DIM:
+        return f"its kernels take heads of at most {MAX_HEAD_DIM} numbers, not {config.head_dim}"
+    return None
 
 
 class NativeDecoder:
-    """See Decoder; `weights` may hold groups as a file stores them."""
+    """See Decoder; `weights` may hold groups as a file stores them.
+
+    Attributes:
+        workers, path: what its kernels run on, for drafters to run on too.
+    """
 
     def __init__(
         self,
@@ -42,17 +57,21 @@ class NativeDecoder:
         *,
         workers: Workers,
         path: InstructionPath | None = None,
+        cache_dtype: torch.dtype = torch.bfloat16,
         num_positions: int | None = None,
         source_fingerprint: str | None = None,
     ) -> None:
         self.config = config
         self.source_fingerprint = source_fingerprint
         self.dtype, self.device = torch.float32, torch.device("cpu")
-        self.cache_dtype = torch.bfloat16
+        self.cache_dtype = cache_dtype
+        self.workers = workers
         self._linear = NativeLinear(workers, path)
+        self.path = self._linear.path
         self._embedding = _groups(weights["model.embed_tokens.weight"])
-        head = self._embedding if config.tie_word_embeddings else _groups(weights["lm_head.weight"])
-        self._head = pack(workers.library, head)
+        tied = config.tie_word_embeddings
+        self._head_groups = self._embedding if tied else _groups(weights["lm_head.weight"])
+        self._head = pack(workers.library, self._head_groups)
         self._final_norm = _floats(weights["model.norm.weight"])
         self.num_positions = num_positions or config.max_position
         self._rotary = RotaryTable(
@@ -74,6 +93,35 @@ class NativeDecoder:
         layers = [self._layer(weights, number) for number in range(config.num_layers)]
         self._layers = NativeLayers(workers, shape, layers, path)
 
+    @property
+    def tile_rows(self) -> int | None:
+        """See TransformerDecoder."""
+        return None
+
+    @property
+    def description(self) -> str:
+        """See TransformerDecoder."""
+        return f"int8 ({self.path.name.lower()})"
+
+    @property
+    def head_groups(self) -> Groups:
+        """Output projection [vocabulary, hidden], shared with drafters."""
+        return self._head_groups
+
+    @property
+    def embedding(self) -> Tensor:
+        """[vocabulary, hidden], float32, made anew."""
+        return self._embedding.dense()
+
+    @property
+    def head(self) -> Tensor:
+        """Output projection [vocabulary, hidden], float32, made anew."""
+        return self._head_groups.dense()
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """[N] to float32 [N, hidden]."""
+        return self._embedding.rows(token_ids).dense()
+
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """See Decoder."""
         config = self.config
@@ -92,41 +140,22 @@ class NativeDecoder:
         self, token_ids: Tensor, metadata: AttentionMetadata, cache: PagedKVCache, hidden_layers: Sequence[int] = ()
     ) -> DecoderOutput:
         """See Decoder."""
-        x = self._embedding.rows(token_ids).dense()
+        x = self.embed(token_ids)
         kept = {layer: torch.empty_like(x) for layer in hidden_layers if layer >= 0}
         if -1 in hidden_layers:
             kept[-1] = x.clone()
-        self._layers.run_(x, self._step(metadata), cache.layers, kept)
+        self._layers.run_(x, native_step(metadata, self._rotary.at(metadata.positions)), cache.layers, kept)
         return DecoderOutput(x, kept)
 
     @torch.inference_mode()
     def final_norm(self, hidden: Tensor) -> Tensor:
         """See Decoder."""
-        squares = hidden.double().square().mean(-1, keepdim=True)
-        return (hidden * (squares + self.config.rms_norm_eps).rsqrt()).float() * self._final_norm
+        return rms_norm(hidden, self._final_norm, self.config.rms_norm_eps)
 
     @torch.inference_mode()
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """See Decoder."""
         return self._linear.multiply(self.final_norm(hidden), self._head)
-
-    def _step(self, metadata: AttentionMetadata) -> NativeStep:
-        requests, block_ids = [], []
-        for request in metadata.requests:
-            first_key = metadata.pattern.first_key(request.first_position)
-            start = len(block_ids)
-            requests.append((request.row_start, request.num_rows, request.first_position, first_key, start))
-            block_ids += metadata.padded_block_ids(request, request.kv_length)
-        cosine, sine = self._rotary.at(metadata.positions)
-        return NativeStep(
-            metadata.slots,
-            cosine,
-            sine,
-            torch.tensor(requests, dtype=torch.int32).view(-1, 5),
-            torch.tensor(block_ids, dtype=torch.int32),
-            metadata.block_size,
-            metadata.pattern.is_causal,
-        )
 
     def _layer(self, weights: Mapping[str, StoredWeight], number: int) -> NativeLayer:
         config, prefix = self.config, f"model.layers.{number}."
@@ -158,6 +187,29 @@ class NativeDecoder:
         if fused is None:
             fused = group_weight(torch.cat([part.dense() for part in groups]))
         return pack(self._linear.library, fused)
+
+
+def native_step(metadata: AttentionMetadata, rotary: tuple[Tensor, Tensor]) -> NativeStep:
+    """A step's rows as the library takes them; `rotary` of their positions (RotaryTable.at), float32."""
+    requests, block_ids = [], list[int]()
+    for request in metadata.requests:
+        first_key = metadata.pattern.first_key(request.first_position)
+        requests.append((request.row_start, request.num_rows, request.first_position, first_key, len(block_ids)))
+        block_ids += metadata.padded_block_ids(request, request.kv_length)
+    return NativeStep(
+        metadata.slots,
+        *rotary,
+        torch.tensor(requests, dtype=torch.int32).view(-1, 5),
+        torch.tensor(block_ids, dtype=torch.int32),
+        metadata.block_size,
+        metadata.pattern.is_causal,
+    )
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Of float32 rows, summed in double so that a row's bits do not follow its batch: [N, width]."""
+    squares = x.double().square().mean(-1, keepdim=True)
+    return (x * (squares + eps).rsqrt()).float() * weight
 
 
 def _groups(weight: StoredWeight) -> Groups:

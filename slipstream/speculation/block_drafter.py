@@ -12,20 +12,18 @@ block's end is not read. Rows of refused drafts are observed like any other, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from slipstream.attention.cache import PagedKVCache
 from slipstream.attention.metadata import AttentionMetadata, AttentionRequest, build_metadata
-from slipstream.attention.protocol import StepAttention
 from slipstream.scheduler.layouts import DraftLayout
 from slipstream.scheduler.protocol import DraftBlock, DraftRequest
 from slipstream.speculation.draft_sampling import DraftSampler
 from slipstream.speculation.drafter_config import DrafterConfig
 from slipstream.speculation.drafter_model import DrafterModel
-from slipstream.speculation.heads import draw_blocks
+from slipstream.speculation.network import build_network
 from slipstream.speculation.serving import ServingTarget, TargetStates
 
 
@@ -33,7 +31,7 @@ class BlockDrafter:
     """A Drafter and TargetObserver around a DrafterModel. It remembers nothing of any request but its KV.
 
     Args:
-        model: on the target's device and in its type; it is bound to the target and packed here.
+        model: on the target's device and in its type; it is bound to the target and made ready here.
         sample_method: see DraftSampler.
 
     Attributes:
@@ -45,19 +43,16 @@ class BlockDrafter:
         self.config: DrafterConfig = model.config
         self.layout: DraftLayout = model.config.draft_layout
         decoder = target.decoder
-        model.bind_target(decoder.embedding, decoder.head)
-        model.pack()
+        self._network = build_network(model, decoder)
         self.cache = PagedKVCache(
             self.config.num_layers,
             target.num_kv_blocks,
             target.block_size,
             self.config.num_kv_heads,
             self.config.head_dim,
-            dtype=decoder.dtype,
+            dtype=self._network.cache_dtype,
             device=decoder.device,
         )
-        self._attention = decoder.attention
-        self._rotary = model.make_rotary(decoder.num_positions)
         self.sampler = DraftSampler(model.target_ids, self.config.vocab_size, sample_method)
 
     @property
@@ -68,28 +63,16 @@ class BlockDrafter:
     @torch.inference_mode()
     def observe(self, states: TargetStates) -> None:
         """See TargetObserver: writes the context KV of all rows."""
-        tapped = torch.cat([states.layer_hidden[layer] for layer in self.tapped_layers], dim=-1)
-        features = self.model.context_features(tapped)
-        metadata = states.metadata
-        key_values = self.model.context_key_values(features, self._rotary.at(metadata.positions))
-        for layer, key_value in enumerate(key_values):
-            self.cache.write(layer, key_value, metadata.slots)
+        self._network.write_context(states.layer_hidden, states.metadata, self.cache)
 
     @torch.inference_mode()
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         """See Drafter: one pass over the blocks of all requests, then K draws one after the other."""
         token_ids, metadata, draft_rows = self._block_rows(requests)
-        hidden = self._run_rows(token_ids, metadata).index_select(0, draft_rows)
-        shape = (len(requests), -1)
+        hidden = self._network.block_hidden(token_ids, metadata, self.cache).index_select(0, draft_rows)
         chooser = self.sampler.chooser(requests)
-        drafted = draw_blocks(
-            self.model.base_logits(hidden).view(*shape, self.config.draft_vocab_size),
-            hidden.view(*shape, self.config.hidden_size),
-            torch.tensor([request.token_ids[-1] for request in requests], device=hidden.device),
-            chooser,
-            self.model.markov_head,
-            self.model.confidence_head,
-        )
+        anchors = torch.tensor([request.token_ids[-1] for request in requests], device=hidden.device)
+        drafted = self._network.draw(hidden.view(len(requests), -1, self.config.hidden_size), anchors, chooser)
         drafts = drafted.token_ids.tolist()
         confidences = self._confidences(drafted.confidence_logits, requests)
         return [
@@ -127,20 +110,6 @@ class BlockDrafter:
             build_metadata(placed, self.cache.block_size, self.cache.scratch_block, device),
             torch.tensor(draft_rows, device=device),
         )
-
-    def _run_rows(self, token_ids: Tensor, metadata: AttentionMetadata) -> Tensor:
-        """The block rows' hidden states after the final norm, [N, d]."""
-        patterns = self.config.patterns
-        steps: dict[object, StepAttention] = {
-            pattern: self._attention.begin_step(replace(metadata, pattern=pattern), self.cache)
-            for pattern in set(patterns)
-        }
-
-        def attend(layer: int, query: Tensor, key_value: Tensor) -> Tensor:
-            self.cache.write(layer, key_value, metadata.slots)
-            return steps[patterns[layer]].attend(layer, query)
-
-        return self.model.run_block_rows(self.model.embed(token_ids), self._rotary.at(metadata.positions), attend)
 
     def _confidences(self, logits: Tensor | None, requests: Sequence[DraftRequest]) -> list[list[float]] | None:
         """Calibrated conditional chances [R][K]."""

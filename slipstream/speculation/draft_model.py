@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from slipstream.attention.metadata import AttentionRequest, build_metadata
-from slipstream.models.decoder import Decoder
+from slipstream.models.protocol import TransformerDecoder
 from slipstream.scheduler.layouts import LAYOUTS
 from slipstream.scheduler.protocol import DraftBlock, DraftDistribution, DraftRequest
 from slipstream.speculation.draft_sampling import DraftSampler
@@ -27,7 +27,7 @@ class DraftModelDrafter:
         sample_method: see DraftSampler.
     """
 
-    def __init__(self, decoder: Decoder, target: ServingTarget, *, sample_method: str = "coupled") -> None:
+    def __init__(self, decoder: TransformerDecoder, target: ServingTarget, *, sample_method: str = "coupled") -> None:
         self.layout = LAYOUTS["draft_model"]
         self.tapped_layers: Sequence[int] = ()
         self.decoder = decoder

@@ -50,6 +50,11 @@ class DraftChooser:
         self._places = {index: place for place, index in enumerate(self._drawn)}
         self._kept: list[Tensor] = []
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether every draft is the likeliest token and nothing is kept of its logits."""
+        return not self._drawn
+
     def __call__(self, k: int, logits: Tensor) -> Tensor:
         """Draft k of everybody from logits [R, V_d]: target ids, int64 [R]."""
         sampler = self._sampler

@@ -102,7 +102,7 @@ class DrafterLayer(nn.Module):
     def pack(self) -> None:
         """Fuse and lay out the weights once, for inference; later changes of the parameters are not seen."""
         with torch.no_grad():
-            fused = self._fuse()
+            fused = self.fused()
             self._packed = FusedWeights(
                 *(pack_weight(w.detach()) for w in (fused.qkv, fused.kv, fused.output, fused.gate_up, fused.down))
             )
@@ -140,9 +140,10 @@ class DrafterLayer(nn.Module):
         return heads
 
     def _weights(self) -> FusedWeights:
-        return self._packed if self._packed is not None else self._fuse()
+        return self._packed if self._packed is not None else self.fused()
 
-    def _fuse(self) -> FusedWeights:
+    def fused(self) -> FusedWeights:
+        """This layer's projections, made anew."""
         attention, mlp = self.self_attn, self.mlp
         kv = torch.cat((attention.k_proj.weight, attention.v_proj.weight))
         return FusedWeights(

@@ -32,11 +32,16 @@ class MarkovHead(nn.Module):
         self.rank = config.markov_rank
         self.markov_w1 = nn.Embedding(config.vocab_size, self.rank)
         self.markov_w2 = nn.Linear(self.rank, config.draft_vocab_size, bias=False)
-        self._packed_w2: Tensor | None = None
+        self._product: Callable[[Tensor], Tensor] | None = None
 
     def pack(self) -> None:
         """Lay out the weights for inference."""
-        self._packed_w2 = pack_weight(self.markov_w2.weight.detach())
+        packed = pack_weight(self.markov_w2.weight.detach())
+        self.run_by(lambda features: self.kernels.linear(features, packed))
+
+    def run_by(self, product: Callable[[Tensor], Tensor]) -> None:
+        """Let another multiply by w2, for inference: [N, r] to [N, V_d]."""
+        self._product = product
 
     def embed(self, previous: Tensor) -> Tensor:
         """Embedding of the tokens before (target ids [...]): [..., r]."""
@@ -52,8 +57,9 @@ class MarkovHead(nn.Module):
 
     def bias(self, features: Tensor) -> Tensor:
         """[N, r] to logit biases [N, V_d]."""
-        weight = self.markov_w2.weight if self._packed_w2 is None else self._packed_w2
-        return self.kernels.linear(features, weight)
+        if self._product is not None:
+            return self._product(features)
+        return self.kernels.linear(features, self.markov_w2.weight)
 
     def teacher_forced_features(self, previous: Tensor, hidden: Tensor) -> Tensor:
         """What `bias` takes, of whole blocks whose tokens are known: previous [N, K], hidden [N, K, d] to [N, K, r]."""

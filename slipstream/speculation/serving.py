@@ -11,8 +11,8 @@ from torch import Tensor
 
 from slipstream.attention.metadata import AttentionMetadata
 from slipstream.config import SpeculativeSettings
-from slipstream.models.decoder import Decoder
 from slipstream.models.loading import ModelSource
+from slipstream.models.protocol import TransformerDecoder
 from slipstream.scheduler.layouts import DraftLayout
 from slipstream.scheduler.protocol import Drafter
 
@@ -51,7 +51,7 @@ class TargetObserver(Protocol):
 class ServingTarget:
     """The real model that a drafter is built for, and the KV pool whose block ids they share."""
 
-    decoder: Decoder
+    decoder: TransformerDecoder
     num_kv_blocks: int
     block_size: int
 

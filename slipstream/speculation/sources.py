@@ -11,11 +11,14 @@ from pathlib import Path
 import torch
 
 from slipstream.attention.cache import kv_bytes_per_token
+from slipstream.attention.invariant import InvariantAttention
 from slipstream.config import MODEL_DRAFTERS, SettingError, SpeculativeSettings
 from slipstream.models.config import ModelLoadError
 from slipstream.models.decoder import Decoder
 from slipstream.models.fingerprint import tokenizer_fingerprint
 from slipstream.models.loading import ModelSource, open_model
+from slipstream.models.native_decoder import NativeDecoder, misfit
+from slipstream.models.protocol import TransformerDecoder
 from slipstream.scheduler.layouts import LAYOUTS, DraftLayout
 from slipstream.scheduler.protocol import Drafter
 from slipstream.speculation.block_drafter import BlockDrafter
@@ -23,6 +26,7 @@ from slipstream.speculation.chain import ChainDrafter
 from slipstream.speculation.draft_model import DraftModelDrafter
 from slipstream.speculation.formats.checkpoint import DrafterCheckpoint, open_drafter_checkpoint
 from slipstream.speculation.identity import check_identity, check_weights
+from slipstream.speculation.network import drafter_kernels
 from slipstream.speculation.serving import DrafterSource, ServingDrafter, ServingTarget
 
 _FLAG = "--speculative-config"
@@ -82,7 +86,7 @@ class BlockDrafterSource:
             )
         decoder = target.decoder
         check_weights(self.checkpoint, decoder.source_fingerprint)
-        model = self.checkpoint.load(decoder.dtype, decoder.device, decoder.kernels)
+        model = self.checkpoint.load(decoder.dtype, decoder.device, drafter_kernels(decoder))
         drafter = BlockDrafter(model, target, sample_method=self.settings.chosen_draft_sample_method)
         return ServingDrafter(drafter, drafter)
 
@@ -119,15 +123,29 @@ class DraftModelSource:
         if target is None:
             raise SettingError(f"{_FLAG}: method 'draft_model' needs a real model to draft for")
         decoder = target.decoder
-        small = Decoder(
-            self.source.config,
-            self.source.load_weights(decoder.dtype, decoder.device),
-            kernels=decoder.kernels,
-            attention=decoder.attention,
-            num_positions=decoder.num_positions,
-        )
+        small = decoder_beside(decoder, self.source)
         drafter = DraftModelDrafter(small, target, sample_method=self.settings.chosen_draft_sample_method)
         return ServingDrafter(drafter, drafter)
+
+
+def decoder_beside(target: TransformerDecoder, source: ModelSource) -> TransformerDecoder:
+    """A second model on the target's kernels, for the same positions. Raises ModelLoadError."""
+    if isinstance(target, NativeDecoder) and misfit(source.config) is None:
+        return NativeDecoder(
+            source.config,
+            source.load_stored(),
+            workers=target.workers,
+            path=target.path,
+            cache_dtype=target.cache_dtype,
+            num_positions=target.num_positions,
+        )
+    return Decoder(
+        source.config,
+        source.load_weights(target.dtype, target.device),
+        kernels=drafter_kernels(target),
+        attention=target.attention if isinstance(target, Decoder) else InvariantAttention(),
+        num_positions=target.num_positions,
+    )
 
 
 def open_draft_model(settings: SpeculativeSettings) -> DraftModelSource:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream.config import EMBEDDED_MODEL, SettingError, SpeculativeSettings
+from slipstream.training.target_arguments import add_target_arguments, target_settings
 
 if TYPE_CHECKING:
     from slipstream.speculation.formats.checkpoint import DrafterCheckpoint
@@ -51,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts and answers (default: 0)")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     parser.add_argument("--dry-run", action="store_true", help="print the figures, leave the drafter as it is")
-    parser.add_argument("--num-threads", type=int, metavar="N", help="CPU threads (default: all cores)")
-    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument("--dtype", default="auto", metavar="TYPE", help="number format (default: auto)")
+    add_target_arguments(parser)
     parser.add_argument("--no-progress", action="store_true")
 
 
@@ -83,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, temperatures: list[float], bar: StageBar) -> int:
     from slipstream.bench.model_systems import ModelFactory
-    from slipstream.config import ModelSettings
     from slipstream.speculation.formats.checkpoint import open_drafter_checkpoint
     from slipstream.training.calibration_run import calibrate
     from slipstream.training.measuring_prompts import calibration_prompts
@@ -91,7 +89,7 @@ def _run(args: argparse.Namespace, temperatures: list[float], bar: StageBar) -> 
     checkpoint = open_drafter_checkpoint(Path(args.drafter))
     if not checkpoint.config.has_confidence:
         raise SettingError(f"{args.drafter} has no confidence head, so there is nothing to calibrate")
-    model = ModelSettings(model=args.model, device=args.device, dtype=args.dtype, num_threads=args.num_threads)
+    model = target_settings(args)
     factory = ModelFactory(model, progress=not args.no_progress)
     method = checkpoint.config.algorithm.value
     speculative = SpeculativeSettings(method=method, model=args.drafter, num_speculative_tokens=None)

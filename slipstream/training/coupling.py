@@ -138,6 +138,11 @@ class _HeardChooser(DraftChooser):
         self._heard = requests
         self._collector = collector
 
+    @property
+    def is_greedy(self) -> bool:
+        """No: the logits of every draft are to be heard."""
+        return False
+
     def __call__(self, k: int, logits: Tensor) -> Tensor:
         self._collector.drafting(self._heard, k, logits)
         return super().__call__(k, logits)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.config import COUPLED, EMBEDDED_MODEL, SchedulerSettings, SettingError, SpeculativeSettings
 from slipstream.simulation.output_files import check_outputs
+from slipstream.training.target_arguments import add_target_arguments, target_settings
 
 if TYPE_CHECKING:
     from slipstream.training.evaluation import Evaluation
@@ -63,9 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of sampled answers (default: 0)")
     parser.add_argument("--no-plain", action="store_true", help="do not decode plainly too; then there is no speed-up")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
-    parser.add_argument("--num-threads", type=int, metavar="N", help="CPU threads (default: all cores)")
-    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument("--dtype", default="auto", metavar="TYPE", help="number format (default: auto)")
+    add_target_arguments(parser)
     parser.add_argument("--no-progress", action="store_true")
 
 
@@ -155,14 +154,13 @@ def _run(
 ) -> int:
     from slipstream.bench.dataset import BUILT_IN_PROMPTS
     from slipstream.bench.model_systems import ModelFactory
-    from slipstream.config import ModelSettings
     from slipstream.training.evaluation import Conditions, PromptSet, evaluate, means
     from slipstream.training.measured_decoding import measuring_settings, serving_settings
     from slipstream.training.measuring_prompts import prompts_of
 
     sets = [PromptSet(Path(path).stem, prompts_of(path)[: args.num_prompts]) for path in args.prompts]
     sets = sets or [PromptSet("built-in", list(BUILT_IN_PROMPTS)[: args.num_prompts])]
-    model = ModelSettings(model=args.model, device=args.device, dtype=args.dtype, num_threads=args.num_threads)
+    model = target_settings(args)
     factory = ModelFactory(model, progress=not args.no_progress)
     total = len(temperatures) * len(levels) * sum(len(part.texts) for part in sets)
     found: list[Evaluation] = []

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slipstream.attention.metadata import AttentionRequest, build_metadata
-from slipstream.models.decoder import Decoder
+from slipstream.models.protocol import TransformerDecoder
 from slipstream.training.corpus import Dialogue
 
 BLOCK_SIZE = 16
@@ -51,7 +51,7 @@ class TargetReader:
         max_rows: tokens of one pass; a longer dialogue runs alone.
     """
 
-    def __init__(self, decoder: Decoder, layers: Sequence[int], *, max_rows: int = 2048) -> None:
+    def __init__(self, decoder: TransformerDecoder, layers: Sequence[int], *, max_rows: int = 2048) -> None:
         self.decoder = decoder
         self.layers = tuple(layers)
         self.max_rows = max_rows

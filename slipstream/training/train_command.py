@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.config import EMBEDDED_MODEL, SettingError
+from slipstream.training.target_arguments import add_target_arguments, target_settings
 
 if TYPE_CHECKING:
     from slipstream.engine.llm import LLM
@@ -54,9 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--until", choices=STAGES, default="train", help="end after this stage (default: train)")
     parser.add_argument("--until-step", type=int, metavar="N", help="end after so many steps; a later call goes on")
-    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument("--dtype", default="auto", metavar="TYPE", help="number format of the target (default: auto)")
-    parser.add_argument("--num-threads", type=int, metavar="N", help="CPU threads (default: all cores)")
+    add_target_arguments(parser)
     parser.add_argument("--no-progress", action="store_true")
 
 
@@ -112,7 +111,7 @@ def _run(args: argparse.Namespace, recipe: Recipe, bar: StageBar) -> int:
         dialogues = [dialogue for folder in args.data for dialogue in CorpusFolder(Path(folder)).read()]
     if args.until == "data":
         return 0
-    target = TrainingTarget.load(source, device=args.device, dtype=args.dtype, num_threads=args.num_threads)
+    target = TrainingTarget.load(source, target_settings(args))
     states = None if args.states is None else Path(args.states)
     start = None if args.start is None else open_drafter_checkpoint(drafter_folder(args.start))
     training = TrainRun(output, recipe, target, dialogues, Progress(bar.report), states, start)
@@ -151,7 +150,6 @@ def _open_llm(args: argparse.Namespace, recipe: Recipe, max_position: int) -> LL
 
     data = recipe.data
     turns = 2 if data.second_turns else 1
-    settings = {} if args.num_threads is None else {"num_threads": args.num_threads}
     return LLM(
         args.model,
         max_num_seqs=data.max_num_seqs,
@@ -160,7 +158,8 @@ def _open_llm(args: argparse.Namespace, recipe: Recipe, max_position: int) -> LL
         speculative_config=None,
         device=args.device,
         dtype=args.dtype,
-        **settings,
+        quantization=args.quantization,
+        num_threads=args.num_threads,
     )
 
 

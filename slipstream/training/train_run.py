@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from slipstream.config import SettingError
-from slipstream.kernels.packing import plain_weight
 from slipstream.speculation.drafter_config import DrafterConfig
 from slipstream.speculation.drafter_model import DrafterModel
 from slipstream.speculation.formats.checkpoint import DrafterCheckpoint, write_drafter
@@ -81,7 +80,7 @@ class TrainRun:
         written = token_counts(held_out, vocab_size, of_answers=True)
         self.coverage = coverage(written, model.target_ids.cpu().numpy())
         source = self._states(target, [*train, *held_out], progress)
-        head = plain_weight(target.decoder.head)[model.target_ids]
+        head = target.head[model.target_ids]
         markov, run_file = model.markov_head, folder / "run.pt"
         if markov is not None and start is None and not run_file.is_file():
             bigrams = count_bigrams(train, source, head, vocab_size)
@@ -154,7 +153,7 @@ class TrainRun:
             model = continued_model(self._start, self.config, target.decoder.device)
         else:
             model = self._new_model(target, train)
-        model.bind_target(target.decoder.embedding, target.decoder.head)
+        model.bind_target(target.embedding, target.head)
         return model
 
     def _new_model(self, target: TrainingTarget, train: Sequence[Dialogue]) -> DrafterModel:
@@ -178,7 +177,7 @@ class TrainRun:
         identity = {
             "target": dataclasses.asdict(self.config.target),
             "layers": list(self.config.target_layer_ids),
-            "dtype": str(target.compute),
+            "arithmetic": target.decoder.description,
             "dialogues": digest(dialogues),
         }
         folder = self._shared_states

@@ -22,7 +22,7 @@ from slipstream.request import FinishReason, RequestError, SamplingParams
 
 
 def make_llm(engine: Engine, seed: int | None = None) -> LLM:
-    source = ModelSource("tiny", None, TOKENIZER, TEMPLATE, lambda: iter(()))  # type: ignore[arg-type]
+    source = ModelSource("tiny", None, TOKENIZER, TEMPLATE, lambda: iter(()), lambda: iter(()))  # type: ignore[arg-type]
     return LLM.from_engine(BuiltEngine(engine, source, VOCABULARY, None, GRAMMARS), seed=seed)  # type: ignore[arg-type]
 
 

@@ -20,7 +20,7 @@ SHORT = SamplingParams(max_tokens=4, temperature=0)
 
 @pytest.fixture(params=[0, 1], ids=["lag 0", "lag 1"])
 def llm(request: pytest.FixtureRequest) -> LLM:
-    source = ModelSource("tiny", None, TOKENIZER, TEMPLATE, lambda: iter(()))  # type: ignore[arg-type]
+    source = ModelSource("tiny", None, TOKENIZER, TEMPLATE, lambda: iter(()), lambda: iter(()))  # type: ignore[arg-type]
     engine = make_engine(commit_lag=request.param)
     return LLM.from_engine(BuiltEngine(engine, source, VOCABULARY, None, GRAMMARS))  # type: ignore[arg-type]
 

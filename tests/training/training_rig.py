@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from models.tiny_models import write_tiny_hf_model
 
+from slipstream.config import ModelSettings
 from slipstream.models.loading import open_model
 from slipstream.speculation.drafter_config import Algorithm, RowLayout
 from slipstream.speculation.formats.checkpoint import open_drafter_checkpoint
@@ -31,7 +32,7 @@ SETTINGS = TrainSettings(
 
 def tiny_target(folder: Path, **overrides: Any) -> TrainingTarget:
     source = open_model(str(write_tiny_hf_model(folder / "model", **overrides)), progress=False)
-    return TrainingTarget.load(source, dtype="float32")
+    return TrainingTarget.load(source, ModelSettings(dtype="float32"))
 
 
 def tiny_dialogues(count: int = 16, length: int = 30, seed: int = 0) -> list[Dialogue]:

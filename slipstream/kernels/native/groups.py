@@ -39,12 +39,22 @@ class Groups:
         minima = None if self.minima is None else self.minima[index]
         return Groups(self.bits, self.values[index], self.scales[index], minima)
 
+    def elements(self, index: Tensor) -> Tensor:
+        """float32, at places of the flattened weight, `index` [n]."""
+        group = index // GROUP
+        values = self.values.flatten()[index].float() * self.scales.flatten()[group].float()
+        return values if self.minima is None else values + self.minima.flatten()[group].float()
+
     def dense(self) -> Tensor:
         """float32 [N, K]."""
         groups = self.values.view(len(self.values), -1, GROUP).float() * self.scales.float()[..., None]
         if self.minima is not None:
             groups = groups + self.minima.float()[..., None]
         return groups.view(self.values.shape)
+
+
+StoredWeight = Tensor | Groups
+"""A weight as a model's file has it."""
 
 
 def group_weight(weight: Tensor) -> Groups:

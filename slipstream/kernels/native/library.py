@@ -30,6 +30,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "scratch_bytes": (_LONG, (_POINTER, _INT)),
     "run_layers": (None, (_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
+    "context_bytes": (_LONG, (_POINTER,)),
+    "write_context": (None, (_POINTER, _INT, *(_POINTER,) * 6)),
+    "block_bytes": (_LONG, (_POINTER,)),
+    "draw_greedily": (None, (_POINTER, _INT, *(_POINTER,) * 7)),
 }
 
 

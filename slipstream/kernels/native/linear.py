@@ -64,9 +64,13 @@ class NativeLinear:
 
     def multiply(self, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
         """`x @ weight.T + bias` of float32 rows [M, K]: [M, N] float32."""
-        rows = self.quantize(x.contiguous())
+        return self.multiply_quantized(self.quantize(x.contiguous()), weight, bias)
+
+    def multiply_quantized(self, rows: QuantizedRows, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
+        """The same of rows that were quantised before."""
         num_outputs, num_inputs = weight.shape
-        output = torch.empty((x.shape[0], num_outputs))
+        num_rows = rows.values.shape[0]
+        output = torch.empty((num_rows, num_outputs))
         self.library.call(
             "linear",
             self.workers.handle,
@@ -78,7 +82,7 @@ class NativeLinear:
             rows.values,
             rows.scales,
             rows.sums,
-            x.shape[0],
+            num_rows,
             bias,
             output,
             num_outputs,

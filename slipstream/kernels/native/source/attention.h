@@ -1,5 +1,5 @@
 // Attention of flat mixed batches over a paged cache, by an online softmax over the keys of a request in order (Milakov and
-// Gimelshein, arXiv 1805.02867). Keys are taken eight at a time, at positions that are multiples of eight, so a row's bits
+// Gimelshein, arXiv 1805.02867). Keys are taken in tiles, at positions that are multiples of a tile, so a row's bits
 // depend on what it sees alone: not on its chunk, its batch, the blocks or the threads.
 #pragma once
 
@@ -29,22 +29,28 @@ struct LayerCache {
     bool is_bfloat16;
 };
 
+constexpr int kKeyTile = 32;
 constexpr int kRowTile = 8;  // rows of a request whose heads share a pass over the keys
 constexpr int kMaxHeadDim = 256;
 
-// Floats of scratch memory that `attend_tile` needs.
+// A part of a step that is done in one go: rows [first_row, first_row + num_rows) of a request, num_rows <= kRowTile, and
+// the query heads of some key heads.
+struct AttentionTile {
+    int first_row, num_rows, first_kv_head, num_kv_heads;
+};
+
+// Floats of scratch memory that a tile needs.
 inline size_t attention_scratch(const AttentionStep& step) {
-    return static_cast<size_t>(kRowTile) * step.heads_per_key() * (step.head_dim + 16) + 16u * step.head_dim;
+    return static_cast<size_t>(kRowTile) * step.num_heads * (step.head_dim + 16) + 2u * kKeyTile * step.head_dim;
 }
 
-// Rows [first, first + count) of a request, count <= kRowTile, and the query heads of one key head.
 // query, output: [N, num_heads, head_dim], with `stride` floats from row to row of the query.
-using AttentionPath = void (*)(const AttentionStep&, const RequestRows&, int first, int count, int kv_head,
-                               const LayerCache&, const float* query, ptrdiff_t stride, float* output, float* scratch);
+using AttentionPath = void (*)(const AttentionStep&, const RequestRows&, const AttentionTile&, const LayerCache&,
+                               const float* query, ptrdiff_t stride, float* output, float* scratch);
 
-void attend_plain(const AttentionStep&, const RequestRows&, int first, int count, int kv_head, const LayerCache&,
-                  const float* query, ptrdiff_t stride, float* output, float* scratch);
-void attend_avx2(const AttentionStep&, const RequestRows&, int first, int count, int kv_head, const LayerCache&,
-                 const float* query, ptrdiff_t stride, float* output, float* scratch);
+void attend_plain(const AttentionStep&, const RequestRows&, const AttentionTile&, const LayerCache&, const float* query,
+                  ptrdiff_t stride, float* output, float* scratch);
+void attend_avx2(const AttentionStep&, const RequestRows&, const AttentionTile&, const LayerCache&, const float* query,
+                 ptrdiff_t stride, float* output, float* scratch);
 
 }  // namespace slipstream

@@ -4,9 +4,9 @@
 
 namespace slipstream {
 
-void attend_avx2(const AttentionStep& step, const RequestRows& request, int first, int count, int kv_head,
+void attend_avx2(const AttentionStep& step, const RequestRows& request, const AttentionTile& tile,
                  const LayerCache& cache, const float* query, ptrdiff_t stride, float* output, float* scratch) {
-    attend_tile<Avx2Lanes>(step, request, first, count, kv_head, cache, query, stride, output, scratch);
+    attend_tile<Avx2Lanes>(step, request, tile, cache, query, stride, output, scratch);
 }
 
 }  // namespace slipstream

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "attention.h"
@@ -8,44 +9,96 @@
 
 namespace slipstream {
 
-// Eight keys or values of one head, as floats [8, head_dim]; what lies past `last` is zero.
+// A row of the cache that will be read soon: what a request reads lies apart, so no processor sees it coming.
+inline void prefetch(const LayerCache& cache, int64_t start, int width) {
+    const int size = cache.is_bfloat16 ? 2 : 4;
+    const char* from = static_cast<const char*>(cache.data) + start * size;
+    for (int i = 0; i < width * size; i += 64) __builtin_prefetch(from + i);
+}
+
+// Keys and values of one head at positions [position, position + kKeyTile), as floats [kKeyTile, head_dim] each; what is not
+// between the request's first key and `last` is zero.
 template <typename Lanes>
-void gather_eight(const AttentionStep& step, const RequestRows& request, const LayerCache& cache, int position, int last,
-                  int kv_head, int which, float* to) {
+void gather_tile(const AttentionStep& step, const RequestRows& request, const LayerCache& cache, int position, int last,
+                 int kv_head, float* keys, float* values) {
     const int width = step.head_dim;
-    for (int i = 0; i < 8; ++i, to += width) {
-        const int at = position + i;
-        if (at > last || at < request.first_key) {
-            for (int d = 0; d < width; ++d) to[d] = 0.0f;
-            continue;
+    const int to_values = step.num_kv_heads * width;
+    const int begin = request.first_key > position ? request.first_key : position;
+    const int end = last + 1 < position + kKeyTile ? last + 1 : position + kKeyTile;
+    const auto clear = [&](int from, int until) {
+        if (from >= until) return;
+        const size_t start = static_cast<size_t>(from - position) * width, count = static_cast<size_t>(until - from) * width;
+        std::memset(keys + start, 0, count * sizeof(float));
+        std::memset(values + start, 0, count * sizeof(float));
+    };
+    clear(position, begin);
+    clear(end, position + kKeyTile);
+    const auto copy = [&](int64_t start, float* to) {
+        if (cache.is_bfloat16) {
+            const uint16_t* from = static_cast<const uint16_t*>(cache.data) + start;
+            for (int d = 0; d < width; d += 8) Lanes::load_bfloat16(from + d).store(to + d);
+        } else {
+            const float* from = static_cast<const float*>(cache.data) + start;
+            for (int d = 0; d < width; d += 8) Lanes::load(from + d).store(to + d);
         }
+    };
+    const bool is_more = position + kKeyTile <= last && kKeyTile % step.block_size == 0;
+    for (int at = begin; at < end;) {
         const int64_t block = step.block_ids[request.block_start + at / step.block_size];
-        const int64_t slot = block * step.block_size + at % step.block_size;
-        const int64_t start = ((slot * 2 + which) * step.num_kv_heads + kv_head) * width;
-        for (int d = 0; d < width; d += 8) {
-            const Lanes part = cache.is_bfloat16
-                                   ? Lanes::load_bfloat16(static_cast<const uint16_t*>(cache.data) + start + d)
-                                   : Lanes::load(static_cast<const float*>(cache.data) + start + d);
-            part.store(to + d);
+        const int offset = at % step.block_size;
+        const int until = at + step.block_size - offset < end ? at + step.block_size - offset : end;
+        int64_t start = ((block * step.block_size + offset) * 2 * step.num_kv_heads + kv_head) * width;
+        const int next = is_more && at + kKeyTile <= last ? step.block_ids[request.block_start + at / step.block_size +
+                                                                           kKeyTile / step.block_size]
+                                                          : -1;
+        const int64_t ahead = (next - block) * step.block_size * 2 * to_values;
+        for (; at < until; ++at, start += 2 * to_values) {
+            if (next >= 0) {
+                prefetch(cache, start + ahead, width);
+                prefetch(cache, start + ahead + to_values, width);
+            }
+            copy(start, keys + (at - position) * width);
+            copy(start + to_values, values + (at - position) * width);
         }
     }
 }
 
-// One query against eight keys and values: `state` is [largest score, unused x 7, sums of chances [8], output].
-template <typename Lanes>
-void add_eight(const float* query, const float* keys, const float* values, int width, float scale, int num_hidden,
-               int num_seen, float* state) {
-    const float infinity = std::numeric_limits<float>::infinity();
-    Lanes products[8];
-    for (Lanes& product : products) product = Lanes::each(0.0f);
-    for (int d = 0; d < width; d += 8) {
-        const Lanes part = Lanes::load(query + d);
-        for (int i = 0; i < 8; ++i) products[i] = Lanes::fma(part, Lanes::load(keys + i * width + d), products[i]);
+// output[d ... d + 8 N) += chances by values, key by key.
+template <typename Lanes, int N>
+void add_values(const float* chances, const float* values, int width, int first, int last, float* output) {
+    Lanes sums[N];
+    for (int n = 0; n < N; ++n) sums[n] = Lanes::load(output + 8 * n);
+    for (int key = first; key < last; ++key) {
+        const Lanes chance = Lanes::each(chances[key]);
+        for (int n = 0; n < N; ++n) sums[n] = Lanes::fma(chance, Lanes::load(values + key * width + 8 * n), sums[n]);
     }
-    Lanes scores = Lanes::sums(products) * Lanes::each(scale);
-    scores = Lanes::first(num_seen, scores, Lanes::each(-infinity));
-    if (num_hidden > 0) scores = Lanes::first(num_hidden, Lanes::each(-infinity), scores);
-    const float largest = scores.largest();
+    for (int n = 0; n < N; ++n) sums[n].store(output + 8 * n);
+}
+
+// One query against a tile's keys [num_hidden, num_seen): `state` is [largest score, unused x 7, sums of chances [8],
+// output].
+template <typename Lanes>
+void add_tile(const float* query, const float* keys, const float* values, int width, float scale, int num_hidden,
+              int num_seen, float* state) {
+    const Lanes lowest = Lanes::each(-std::numeric_limits<float>::infinity());
+    const int first_eight = num_hidden / 8, end_eight = (num_seen + 7) / 8;
+    Lanes scores[kKeyTile / 8];
+    Lanes top = lowest;
+    for (int eight = first_eight; eight < end_eight; ++eight) {
+        Lanes products[8];
+        for (Lanes& product : products) product = Lanes::each(0.0f);
+        const float* of_eight = keys + 8 * eight * width;
+        for (int d = 0; d < width; d += 8) {
+            const Lanes part = Lanes::load(query + d);
+            for (int i = 0; i < 8; ++i) products[i] = Lanes::fma(part, Lanes::load(of_eight + i * width + d), products[i]);
+        }
+        Lanes sums = Lanes::sums(products) * Lanes::each(scale);
+        if (num_seen < 8 * eight + 8) sums = Lanes::first(num_seen - 8 * eight, sums, lowest);
+        if (num_hidden > 8 * eight) sums = Lanes::first(num_hidden - 8 * eight, lowest, sums);
+        scores[eight] = sums;
+        top = Lanes::max(sums, top);
+    }
+    const float largest = top.largest();
     float* sums = state + 8;
     float* output = state + 16;
     if (largest > state[0]) {
@@ -54,51 +107,58 @@ void add_eight(const float* query, const float* keys, const float* values, int w
         for (int d = 0; d < width; d += 8) (Lanes::load(output + d) * factor).store(output + d);
         state[0] = largest;
     }
-    const Lanes chances = exponential(scores - Lanes::each(state[0]));
-    (Lanes::load(sums) + chances).store(sums);
-    float chance[8];
-    chances.store(chance);
-    for (int d = 0; d < width; d += 8) {
-        Lanes sum = Lanes::load(output + d);
-        for (int i = 0; i < 8; ++i) sum = Lanes::fma(Lanes::each(chance[i]), Lanes::load(values + i * width + d), sum);
-        sum.store(output + d);
+    alignas(64) float chances[kKeyTile];
+    const Lanes offset = Lanes::each(state[0]);
+    Lanes total = Lanes::load(sums);
+    for (int eight = first_eight; eight < end_eight; ++eight) {
+        const Lanes part = exponential(scores[eight] - offset);
+        part.store(chances + 8 * eight);
+        total = total + part;
     }
+    total.store(sums);
+    int d = 0;
+    for (; d + 64 <= width; d += 64) add_values<Lanes, 8>(chances, values + d, width, num_hidden, num_seen, output + d);
+    for (; d < width; d += 16) add_values<Lanes, 2>(chances, values + d, width, num_hidden, num_seen, output + d);
 }
 
 template <typename Lanes>
-void attend_tile(const AttentionStep& step, const RequestRows& request, int first, int count, int kv_head,
+void attend_tile(const AttentionStep& step, const RequestRows& request, const AttentionTile& tile,
                  const LayerCache& cache, const float* query, ptrdiff_t stride, float* output, float* scratch) {
     const int width = step.head_dim, group = step.heads_per_key(), state_size = width + 16;
+    const int first = tile.first_row, count = tile.num_rows, num_heads = tile.num_kv_heads * group;
     const float scale = 1.0f / std::sqrt(static_cast<float>(width));
     float* keys = scratch;
-    float* values = keys + 8 * width;
-    float* states = values + 8 * width;
-    for (int i = 0; i < count * group; ++i) {
+    float* values = keys + kKeyTile * width;
+    float* states = values + kKeyTile * width;
+    for (int i = 0; i < count * num_heads; ++i) {
         float* state = states + i * state_size;
         for (int j = 0; j < state_size; ++j) state[j] = 0.0f;
         state[0] = -std::numeric_limits<float>::infinity();
     }
+    const ptrdiff_t first_head = static_cast<ptrdiff_t>(tile.first_kv_head) * group * width;
     const int end = request.first_position + request.num_rows;  // of the request's rows
     const int last_seen = step.is_causal ? request.first_position + first + count - 1 : end - 1;
-    for (int position = request.first_key / 8 * 8; position <= last_seen; position += 8) {
-        gather_eight<Lanes>(step, request, cache, position, last_seen, kv_head, 0, keys);
-        gather_eight<Lanes>(step, request, cache, position, last_seen, kv_head, 1, values);
+    for (int position = request.first_key / kKeyTile * kKeyTile; position <= last_seen; position += kKeyTile) {
         const int num_hidden = request.first_key > position ? request.first_key - position : 0;
-        for (int row = 0; row < count; ++row) {
-            const int own = step.is_causal ? request.first_position + first + row : end - 1;
-            const int num_seen = own - position + 1;
-            if (num_seen <= num_hidden) continue;
-            const float* from = query + (request.row_start + first + row) * stride + kv_head * group * width;
-            for (int head = 0; head < group; ++head) {
-                add_eight<Lanes>(from + head * width, keys, values, width, scale, num_hidden, num_seen < 8 ? num_seen : 8,
-                                 states + (row * group + head) * state_size);
+        for (int kv_head = 0; kv_head < tile.num_kv_heads; ++kv_head) {
+            gather_tile<Lanes>(step, request, cache, position, last_seen, tile.first_kv_head + kv_head, keys, values);
+            for (int row = 0; row < count; ++row) {
+                const int own = step.is_causal ? request.first_position + first + row : end - 1;
+                const int num_seen = own - position + 1 < kKeyTile ? own - position + 1 : kKeyTile;
+                if (num_seen <= num_hidden) continue;
+                const float* from = query + (request.row_start + first + row) * stride + first_head;
+                for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+                    add_tile<Lanes>(from + head * width, keys, values, width, scale, num_hidden, num_seen,
+                                    states + (row * num_heads + head) * state_size);
+                }
             }
         }
     }
     for (int row = 0; row < count; ++row) {
-        float* to = output + (static_cast<ptrdiff_t>(request.row_start + first + row) * step.num_heads + kv_head * group) * width;
-        for (int head = 0; head < group; ++head, to += width) {
-            const float* state = states + (row * group + head) * state_size;
+        const ptrdiff_t place = request.row_start + first + row;
+        float* to = output + place * step.num_heads * width + first_head;
+        for (int head = 0; head < num_heads; ++head, to += width) {
+            const float* state = states + (row * num_heads + head) * state_size;
             const Lanes total = Lanes::each(Lanes::load(state + 8).sum());
             for (int d = 0; d < width; d += 8) (Lanes::load(state + 16 + d) / total).store(to + d);
         }

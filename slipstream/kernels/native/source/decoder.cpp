@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "attend.h"
+#include "cache_write.h"
 #include "paths.h"
 
 namespace slipstream {
@@ -48,13 +49,6 @@ Buffers cut(const Widths& widths, int num_rows, uint8_t* scratch, size_t* total 
     return {reinterpret_cast<float*>(scratch), reinterpret_cast<float*>(scratch + starts[1]),
             reinterpret_cast<int8_t*>(scratch + starts[2]), reinterpret_cast<float*>(scratch + starts[3]),
             reinterpret_cast<int32_t*>(scratch + starts[4])};
-}
-
-uint16_t to_bfloat16(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 64u);  // NaN stays one
-    return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
 class Pass {
@@ -132,15 +126,8 @@ private:
             }
             functions_.rotate(x, step_.cosine + at(row, width), step_.sine + at(row, width), width);
         }
-        const size_t count = at(2 * shape_.num_kv_heads, width);
-        const float* from = qkv + at(shape_.num_heads, width);
-        const size_t to = static_cast<size_t>(step_.slots[row]) * count;
-        if (shape_.is_bfloat16_cache) {
-            uint16_t* cache = static_cast<uint16_t*>(layer.cache) + to;
-            for (size_t i = 0; i < count; ++i) cache[i] = to_bfloat16(from[i]);
-        } else {
-            std::memcpy(static_cast<float*>(layer.cache) + to, from, count * sizeof(float));
-        }
+        write_slot(layer.cache, shape_.is_bfloat16_cache != 0, step_.slots[row], qkv + at(shape_.num_heads, width),
+                   at(2 * shape_.num_kv_heads, width));
     }
 
     AttentionStep attention_step() const {

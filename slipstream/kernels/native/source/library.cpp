@@ -3,6 +3,7 @@
 
 #include "attend.h"
 #include "decoder.h"
+#include "drafter.h"
 #include "pack.h"
 #include "paths.h"
 #include "workers.h"
@@ -78,6 +79,22 @@ int64_t slipstream_scratch_bytes(const Shape* shape, int num_rows) { return scra
 void slipstream_run_layers(void* workers, int path, const Shape* shape, const Layer* layers, const StepRows* step,
                            float* x, uint8_t* scratch) {
     run_layers(*static_cast<Workers*>(workers), path, *shape, layers, *step, x, scratch);
+}
+
+int64_t slipstream_context_bytes(const ContextShape* shape) { return context_bytes(*shape); }
+
+void slipstream_write_context(void* workers, int path, const ContextShape* shape, const uint8_t* fc,
+                              const float* hidden_norm, const ContextLayer* layers, const ContextRows* rows,
+                              uint8_t* scratch) {
+    write_context(*static_cast<Workers*>(workers), path, *shape, fc, hidden_norm, layers, *rows, scratch);
+}
+
+int64_t slipstream_block_bytes(const BlockShape* shape) { return block_bytes(*shape); }
+
+void slipstream_draw_greedily(void* workers, int path, const BlockShape* shape, const BlockWeights* weights,
+                              const float* hidden, const int64_t* anchors, int64_t* drafts, float* scores,
+                              uint8_t* scratch) {
+    draw_greedily(*static_cast<Workers*>(workers), path, *shape, *weights, hidden, anchors, drafts, scores, scratch);
 }
 
 }  // extern "C"

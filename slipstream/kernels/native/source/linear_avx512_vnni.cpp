@@ -20,12 +20,14 @@ inline __m512i four_inputs(const int8_t* from) {
 }
 
 struct VnniTile {
+    static constexpr int kMaxRows = 8;
+
     template <int R>
-    static void four(const uint8_t* record, const Rows& rows, int num_groups, float* out) {
+    static void four(const uint8_t* record, const TileRows<R>& rows, float* out) {
         const __m512i mask = _mm512_set1_epi8(15);
         __m512 sums[R];
         for (int row = 0; row < R; ++row) sums[row] = _mm512_setzero_ps();
-        for (int g = 0; g < num_groups; ++g, record += record_bytes(Bits::four)) {
+        for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::four)) {
             __m512i dots[R];
             for (int row = 0; row < R; ++row) dots[row] = _mm512_setzero_si512();
             for (int p = 0; p < 4; ++p) {
@@ -33,40 +35,36 @@ struct VnniTile {
                 const __m512i low = _mm512_and_si512(bytes, mask);
                 const __m512i high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask);
                 for (int row = 0; row < R; ++row) {
-                    const int8_t* a = rows.values + (row * num_groups + g) * kGroup + 8 * p;
-                    dots[row] = _mm512_dpbusd_epi32(dots[row], low, four_inputs(a));
-                    dots[row] = _mm512_dpbusd_epi32(dots[row], high, four_inputs(a + 4));
+                    dots[row] = _mm512_dpbusd_epi32(dots[row], low, four_inputs(rows.inputs(g, 2 * p, row)));
+                    dots[row] = _mm512_dpbusd_epi32(dots[row], high, four_inputs(rows.inputs(g, 2 * p + 1, row)));
                 }
             }
             const __m512 scales = halves(record), minima = halves(record + kHalves);
             for (int row = 0; row < R; ++row) {
-                const float factor = rows.scales[row * num_groups + g];
-                const float total = factor * static_cast<float>(rows.sums[row * num_groups + g]);
-                const __m512 scale = _mm512_mul_ps(scales, _mm512_set1_ps(factor));
+                const __m512 scale = _mm512_mul_ps(scales, _mm512_set1_ps(rows.scales[g * R + row]));
                 sums[row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[row]), scale, sums[row]);
-                sums[row] = _mm512_fmadd_ps(minima, _mm512_set1_ps(total), sums[row]);
+                sums[row] = _mm512_fmadd_ps(minima, _mm512_set1_ps(rows.totals[g * R + row]), sums[row]);
             }
         }
         for (int row = 0; row < R; ++row) _mm512_store_ps(out + row * kBlock, sums[row]);
     }
 
     template <int R>
-    static void eight(const uint8_t* record, const Rows& rows, int num_groups, float* out) {
+    static void eight(const uint8_t* record, const TileRows<R>& rows, float* out) {
         __m512 sums[R];
         for (int row = 0; row < R; ++row) sums[row] = _mm512_setzero_ps();
-        for (int g = 0; g < num_groups; ++g, record += record_bytes(Bits::eight)) {
+        for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::eight)) {
             __m512i dots[R];
-            for (int row = 0; row < R; ++row) dots[row] = _mm512_set1_epi32(-128 * rows.sums[row * num_groups + g]);
+            for (int row = 0; row < R; ++row) dots[row] = _mm512_set1_epi32(rows.offsets[g * R + row]);
             for (int p = 0; p < 8; ++p) {
                 const __m512i bytes = load(record + kHalves + 64 * p);
                 for (int row = 0; row < R; ++row) {
-                    const int8_t* a = rows.values + (row * num_groups + g) * kGroup + 4 * p;
-                    dots[row] = _mm512_dpbusd_epi32(dots[row], bytes, four_inputs(a));
+                    dots[row] = _mm512_dpbusd_epi32(dots[row], bytes, four_inputs(rows.inputs(g, p, row)));
                 }
             }
             const __m512 scales = halves(record);
             for (int row = 0; row < R; ++row) {
-                const __m512 scale = _mm512_mul_ps(scales, _mm512_set1_ps(rows.scales[row * num_groups + g]));
+                const __m512 scale = _mm512_mul_ps(scales, _mm512_set1_ps(rows.scales[g * R + row]));
                 sums[row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[row]), scale, sums[row]);
             }
         }

@@ -18,21 +18,23 @@ int low(uint8_t byte) { return byte & 15; }
 int high(uint8_t byte) { return byte >> 4; }
 
 struct PlainTile {
+    static constexpr int kMaxRows = 4;
+
     template <int R>
-    static void four(const uint8_t* record, const Rows& rows, int num_groups, float* sums) {
+    static void four(const uint8_t* record, const TileRows<R>& rows, float* sums) {
         for (int i = 0; i < R * kBlock; ++i) sums[i] = 0.0f;
-        for (int g = 0; g < num_groups; ++g, record += record_bytes(Bits::four)) {
+        for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::four)) {
             const uint8_t* bytes = record + 2 * kHalves;
             for (int row = 0; row < R; ++row) {
-                const int8_t* a = rows.values + (row * num_groups + g) * kGroup;
-                const float scale = rows.scales[row * num_groups + g];
-                const float total = scale * static_cast<float>(rows.sums[row * num_groups + g]);
+                const float scale = rows.scales[g * R + row], total = rows.totals[g * R + row];
                 for (int o = 0; o < kBlock; ++o) {
                     int dot = 0;
                     for (int p = 0; p < 4; ++p) {
+                        const int8_t* a = rows.inputs(g, 2 * p, row);
+                        const int8_t* b = rows.inputs(g, 2 * p + 1, row);
                         for (int i = 0; i < 4; ++i) {
                             const uint8_t byte = bytes[64 * p + 4 * o + i];
-                            dot += low(byte) * a[8 * p + i] + high(byte) * a[8 * p + 4 + i];
+                            dot += low(byte) * a[i] + high(byte) * b[i];
                         }
                     }
                     float& sum = sums[row * kBlock + o];
@@ -44,17 +46,17 @@ struct PlainTile {
     }
 
     template <int R>
-    static void eight(const uint8_t* record, const Rows& rows, int num_groups, float* sums) {
+    static void eight(const uint8_t* record, const TileRows<R>& rows, float* sums) {
         for (int i = 0; i < R * kBlock; ++i) sums[i] = 0.0f;
-        for (int g = 0; g < num_groups; ++g, record += record_bytes(Bits::eight)) {
+        for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::eight)) {
             const uint8_t* bytes = record + kHalves;
             for (int row = 0; row < R; ++row) {
-                const int8_t* a = rows.values + (row * num_groups + g) * kGroup;
-                const float scale = rows.scales[row * num_groups + g];
+                const float scale = rows.scales[g * R + row];
                 for (int o = 0; o < kBlock; ++o) {
-                    int dot = -128 * rows.sums[row * num_groups + g];
+                    int dot = rows.offsets[g * R + row];
                     for (int p = 0; p < 8; ++p) {
-                        for (int i = 0; i < 4; ++i) dot += bytes[64 * p + 4 * o + i] * a[4 * p + i];
+                        const int8_t* a = rows.inputs(g, p, row);
+                        for (int i = 0; i < 4; ++i) dot += bytes[64 * p + 4 * o + i] * a[i];
                     }
                     float& sum = sums[row * kBlock + o];
                     sum = std::fma(static_cast<float>(dot), half_at(record, o) * scale, sum);

@@ -2,21 +2,67 @@
 // nearest cache while all rows pass.
 #pragma once
 
+#include <cstring>
+#include <memory>
+#include <type_traits>
+
 #include "linear.h"
 
 namespace slipstream {
 
+// R rows side by side, as the inner loops read them: everything is at a fixed distance from one address.
+template <int R>
+struct TileRows {
+    const int8_t* values;    // [groups, 8, R, 4]: four inputs of each row, then the next four
+    const float* scales;     // [groups, R]
+    const float* totals;     // [groups, R]: scale by the sum of the group's values
+    const int32_t* offsets;  // [groups, R]: what 128 too much in every weight adds to a dot, negated
+    int num_groups;
+
+    const int8_t* inputs(int group, int four, int row) const { return values + ((group * 8 + four) * R + row) * 4; }
+};
+
+// Bytes that a tile of R rows takes.
+inline size_t tile_bytes(int num_rows, int num_groups) {
+    return static_cast<size_t>(num_rows) * static_cast<size_t>(num_groups) * (kGroup + 3 * sizeof(float));
+}
+
+template <int R>
+TileRows<R> tile_at(uint8_t* memory, int num_groups) {
+    const size_t groups = static_cast<size_t>(R) * static_cast<size_t>(num_groups);
+    float* scales = reinterpret_cast<float*>(memory + groups * kGroup);
+    return {reinterpret_cast<int8_t*>(memory), scales, scales + groups,
+            reinterpret_cast<int32_t*>(scales + 2 * groups), num_groups};
+}
+
+template <int R>
+void lay_out(const Rows& rows, int first_row, int num_groups, uint8_t* memory) {
+    const TileRows<R> tile = tile_at<R>(memory, num_groups);
+    for (int row = 0; row < R; ++row) {
+        const size_t start = static_cast<size_t>(first_row + row) * static_cast<size_t>(num_groups);
+        for (int g = 0; g < num_groups; ++g) {
+            const int8_t* from = rows.values + (start + g) * kGroup;
+            for (int four = 0; four < 8; ++four) {
+                std::memcpy(const_cast<int8_t*>(tile.inputs(g, four, row)), from + 4 * four, 4);
+            }
+            const float scale = rows.scales[start + g];
+            const int32_t sum = rows.sums[start + g];
+            const_cast<float*>(tile.scales)[g * R + row] = scale;
+            const_cast<float*>(tile.totals)[g * R + row] = scale * static_cast<float>(sum);
+            const_cast<int32_t*>(tile.offsets)[g * R + row] = -128 * sum;
+        }
+    }
+}
+
 // Tile::four<R> and Tile::eight<R> give R rows of one block: sums[R][16].
 template <typename Tile, int R>
-void tile_rows(const Weight& weight, const Rows& rows, int first_row, int block, const Output& output) {
+void run_tile(const Weight& weight, uint8_t* memory, int first_row, int block, const Output& output) {
     alignas(64) float sums[R * kBlock];
-    const int num_groups = weight.num_groups();
-    const size_t start = static_cast<size_t>(first_row) * static_cast<size_t>(num_groups);
-    const Rows part{rows.values + start * kGroup, rows.scales + start, rows.sums + start, R};
+    const TileRows<R> rows = tile_at<R>(memory, weight.num_groups());
     if (weight.bits == Bits::four) {
-        Tile::template four<R>(weight.block(block), part, num_groups, sums);
+        Tile::template four<R>(weight.block(block), rows, sums);
     } else {
-        Tile::template eight<R>(weight.block(block), part, num_groups, sums);
+        Tile::template eight<R>(weight.block(block), rows, sums);
     }
     const int first = block * kBlock;
     const int width = weight.num_outputs - first < kBlock ? weight.num_outputs - first : kBlock;
@@ -30,17 +76,37 @@ void tile_rows(const Weight& weight, const Rows& rows, int first_row, int block,
     }
 }
 
+// Calls `visit` with the number of rows that are left, as a constant.
+template <int R, typename Visit>
+void with_count(int num_rows, const Visit& visit) {
+    if (num_rows == R) {
+        visit(std::integral_constant<int, R>());
+    } else if constexpr (R > 1) {
+        with_count<R - 1>(num_rows, visit);
+    }
+}
+
 template <typename Tile>
 void linear_by_tiles(const Weight& weight, const Rows& rows, int first, int last, const Output& output) {
+    constexpr int whole = Tile::kMaxRows;
+    const int num_groups = weight.num_groups(), num_whole = rows.num_rows / whole, num_left = rows.num_rows % whole;
+    const size_t size = tile_bytes(whole, num_groups);
+    static thread_local std::unique_ptr<uint8_t[]> memory;
+    static thread_local size_t room = 0;
+    const size_t needed = size * static_cast<size_t>(num_whole + 1);
+    if (room < needed) {
+        memory.reset(new uint8_t[needed]);
+        room = needed;
+    }
+    uint8_t* const tiles = memory.get();
+    uint8_t* const left = tiles + size * static_cast<size_t>(num_whole);
+    for (int i = 0; i < num_whole; ++i) lay_out<whole>(rows, i * whole, num_groups, tiles + size * i);
+    with_count<whole - 1>(num_left, [&](auto count) { lay_out<count>(rows, num_whole * whole, num_groups, left); });
     for (int block = first; block < last; ++block) {
-        int row = 0;
-        for (; row + 4 <= rows.num_rows; row += 4) tile_rows<Tile, 4>(weight, rows, row, block, output);
-        switch (rows.num_rows - row) {
-            case 3: tile_rows<Tile, 3>(weight, rows, row, block, output); break;
-            case 2: tile_rows<Tile, 2>(weight, rows, row, block, output); break;
-            case 1: tile_rows<Tile, 1>(weight, rows, row, block, output); break;
-            default: break;
-        }
+        for (int i = 0; i < num_whole; ++i) run_tile<Tile, whole>(weight, tiles + size * i, i * whole, block, output);
+        with_count<whole - 1>(num_left, [&](auto count) {
+            run_tile<Tile, count>(weight, left, num_whole * whole, block, output);
+        });
     }
 }
 
