@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from slipstream import __version__
-from slipstream.config import EMBEDDED_MODEL, PROFILE_COSTS, SettingError, Settings
+from slipstream.config import AUTO_COSTS, EMBEDDED_MODEL, SettingError, Settings
 from slipstream.engine.flags import add_engine_arguments, add_record_arguments, record_to, settings_from_args
 from slipstream.request import RequestError
 from slipstream.server.flags import add_server_arguments, options_from_args
@@ -30,6 +30,7 @@ LAB_COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("slipstream.training.train_command", "Train a DSpark or DFlash drafter for a model."),
     "calibrate": ("slipstream.training.calibrate_command", "Fit a drafter's confidences to what the target accepts."),
     "evaluate": ("slipstream.training.evaluate_command", "Measure a drafter on prompt sets: acceptance and speed."),
+    "doctor": ("slipstream.engine.doctor_command", "Say what this machine has, and how a model would run on it."),
     "card": ("slipstream.training.card_command", "Write a drafter's model card from its record and its measurements."),
 }
 """Command -> the module that has its `add_arguments(parser)` and `run(args) -> int`, and its line in `--help`."""
@@ -146,7 +147,7 @@ def _add_generate_arguments(parser: argparse.ArgumentParser) -> None:
 def _serve(args: argparse.Namespace) -> int | None:
     if None not in (args.positional_model, args.model) and args.positional_model != args.model:
         raise SettingError(f"two models are named, {args.positional_model!r} and --model {args.model!r}; name one")
-    served = {"cost_table": PROFILE_COSTS}
+    served = {"cost_table": AUTO_COSTS}
     if args.served_model_name is not None:
         served["served_model_name"] = args.served_model_name
     model = EMBEDDED_MODEL if args.model is None else args.model

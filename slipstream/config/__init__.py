@@ -14,6 +14,7 @@ from slipstream.config.resolution import (
     resolve_settings,
 )
 from slipstream.config.settings import (
+    AUTO_COSTS,
     AUTO_METHOD,
     BLOCK_DRAFTERS,
     CHAINABLE,
@@ -42,6 +43,7 @@ from slipstream.config.settings import (
 from slipstream.config.shown import shown
 
 __all__ = [
+    "AUTO_COSTS",
     "AUTO_METHOD",
     "BLOCK_DRAFTERS",
     "CHAINABLE",

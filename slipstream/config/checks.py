@@ -11,6 +11,7 @@ from typing import Any
 
 from slipstream.config.draft_schedule import check_draft_schedule
 from slipstream.config.settings import (
+    AUTO_COSTS,
     AUTO_METHOD,
     BLOCK_DRAFTERS,
     CHAINABLE,
@@ -147,7 +148,8 @@ def check_settings(settings: Settings) -> None:
             raise SettingError(f"--{name} must be above 0, got {limit}")
     if not scheduler.cost_table.strip():
         raise SettingError(
-            f"--cost-table is empty; give a file, {PROFILE_COSTS!r} to measure one, or {NO_COST_TABLE!r}"
+            f"--cost-table is empty; give a file, {AUTO_COSTS!r} or {PROFILE_COSTS!r} to measure one, "
+            f"or {NO_COST_TABLE!r}"
         )
     _at_least("--max-model-len", model.max_model_len, 2)
     _at_least("--num-threads", model.num_threads, 1)

@@ -15,6 +15,7 @@ COMPOSITIONS = ("mix", "burst", "cost")
 VERIFICATIONS = ("fixed", "confidence")
 NO_COST_TABLE = "none"
 PROFILE_COSTS = "profile"
+AUTO_COSTS = "auto"
 BLOCK_DRAFTERS = ("dflash", "dspark")
 MODEL_DRAFTERS = (*BLOCK_DRAFTERS, "draft_model")
 CHAINABLE = ("ngram", *MODEL_DRAFTERS)
@@ -97,7 +98,8 @@ class SchedulerSettings:
         max_prompt_wait_s: a prompt that could run is held back no longer than this.
         max_tpot_ms: prompts are not released faster than lets running requests keep this time per token; None is no
             limit.
-        cost_table: a file, PROFILE_COSTS to measure one at start, or NO_COST_TABLE: mix at once and verify all.
+        cost_table: a file, PROFILE_COSTS to measure one at start, AUTO_COSTS to take what an earlier start measured and
+            measure only where there is none, or NO_COST_TABLE: mix at once and verify all.
         profile_seconds: what measuring at start may take.
     """
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from slipstream.config import (
+    AUTO_COSTS,
     PROFILE_COSTS,
     ModelFacts,
     ModelSettings,
@@ -24,6 +25,7 @@ from slipstream.config import (
 )
 from slipstream.engine.cost_tables import StartingCosts, measured_costs, measured_here, stated_costs
 from slipstream.engine.engine import Engine
+from slipstream.engine.kept_costs import keep_costs, kept_costs_path, read_kept_costs
 from slipstream.engine.messages import Submission
 from slipstream.engine.profile_bar import profile_bar
 from slipstream.engine.refit import CostRefitter
@@ -103,6 +105,12 @@ def build_engine(
     resolution = dataclasses.replace(resolution, report=report)
     here = measured_here(source, settings.model)
     costs = stated_costs(settings.scheduler, here)
+    kept_path = kept_costs_path(here, resolution.scheduler, resolution.settings.speculative)
+    kept = read_kept_costs(kept_path) if settings.scheduler.cost_table == AUTO_COSTS else None
+    if kept is not None:
+        costs = StartingCosts(
+            kept, f"measured {kept.provenance.date} for these settings, kept in {kept_path}", "derived"
+        )
     resolution = costs.noted(resolution)
     if announce is not None:
         announce(resolution)
@@ -122,11 +130,14 @@ def build_engine(
             drafter=drafter,
             matchers=grammars,
         )
-        if settings.scheduler.cost_table != PROFILE_COSTS:
+        if kept is not None or settings.scheduler.cost_table not in (AUTO_COSTS, PROFILE_COSTS):
             return executor, costs
         seconds = settings.scheduler.profile_seconds
         with profile_bar(seconds, is_shown=progress) as on_progress:
-            return executor, measured_costs(executor, config, here, seconds, on_progress)
+            measured = measured_costs(executor, config, here, seconds, on_progress)
+        if settings.scheduler.cost_table == AUTO_COSTS and measured.table is not None:
+            keep_costs(measured.table, kept_path)
+        return executor, measured
 
     executor, costs = load() if worker is None else worker.submit(load).result()
     resolution = costs.noted(resolution)

@@ -13,7 +13,7 @@ from typing import Any, cast
 from rich.console import Console
 from rich.progress import Progress
 
-from slipstream.config import EMBEDDED_MODEL
+from slipstream.config import AUTO_COSTS, EMBEDDED_MODEL
 from slipstream.engine.build import BuiltEngine, build_engine
 from slipstream.engine.flat_settings import settings_from_flat
 from slipstream.engine.messages import Submission
@@ -111,12 +111,14 @@ class LLM:
             seed: makes the seeds of unseeded requests repeatable.
             progress: show bars while fetching and loading.
             settings: by name, as the flags without their dashes: `max_num_seqs=8`, `speculative_config={…}`. What ships
-                for the model speculates unless `speculative_config=None`.
+                for the model speculates unless `speculative_config=None`. What steps cost is measured at the first
+                start with such settings, and kept (`cost_table`).
 
         Raises:
             SettingError: a setting that cannot work. ModelLoadError: the model cannot be used.
         """
-        self._use(build_engine(settings_from_flat({"model": os.fspath(model), **settings}), progress=progress), seed)
+        stated = {"model": os.fspath(model), "cost_table": AUTO_COSTS, **settings}
+        self._use(build_engine(settings_from_flat(stated), progress=progress), seed)
 
     @classmethod
     def from_engine(cls, built: BuiltEngine, *, seed: int | None = None) -> LLM:

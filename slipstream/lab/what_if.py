@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from slipstream.bench.metrics import BenchResult, summarize
 from slipstream.bench.variation import with_setting
 from slipstream.config import (
+    AUTO_COSTS,
     NO_COST_TABLE,
+    PROFILE_COSTS,
     CacheSettings,
     SchedulerConfig,
     SettingError,
@@ -73,8 +75,10 @@ def changed(header: Header, assignments: Sequence[str]) -> Change:
             )
         if name == "cost_table":
             cost_table = value.strip()
-            if cost_table == "profile":
-                raise SettingError("--set cost_table=profile: nothing can be measured here; use none, fitted or a file")
+            if cost_table in (AUTO_COSTS, PROFILE_COSTS):
+                raise SettingError(
+                    f"--set cost_table={cost_table}: nothing can be measured here; use none, fitted or a file"
+                )
         settings = with_setting(settings, name, value.strip(), flag="--set")
         names.append(name)
     cache = settings.cache

@@ -28,74 +28,89 @@ inline __m256i pairs(__m256i sum, __m256i weights, __m256i inputs) {
 }
 inline __m256i widened(__m256i sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 
-// What a group adds to a sum: its dots by the scales of weights and row, its minima by the row's total.
-inline __m256 with_scales(__m256 sum, __m256i dots, __m256 scales, float factor) {
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), _mm256_mul_ps(scales, _mm256_set1_ps(factor)), sum);
-}
-
-// Eight of a block's outputs at a time: the sums of six rows stay in registers so.
+// Sixteen registers hold the dots of four rows and two halves of a block, its weights and little else; sums are touched
+// once a group. Loops over `p` are not unrolled, or the compiler fetches ahead and runs out of registers.
 struct Avx2Tile {
-    static constexpr int kMaxRows = 6;
+    static constexpr int kMaxRows = 4;
 
     template <int R>
-    static void four(const uint8_t* records, const TileRows<R>& rows, float* out) {
-        for (int half = 0; half < 2; ++half) {
-            const uint8_t* record = records;
-            __m256 sums[R];
-            for (int row = 0; row < R; ++row) sums[row] = _mm256_setzero_ps();
-            for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::four)) {
-                const uint8_t* bytes = record + 2 * kHalves + 32 * half;
-                __m256i dots[R];
-                for (int row = 0; row < R; ++row) dots[row] = _mm256_setzero_si256();
-                for (int p = 0; p < 4; ++p) {
-                    const __m256i all = load(bytes + 64 * p), lower = low(all), upper = high(all);
-                    for (int row = 0; row < R; ++row) {
-                        dots[row] = pairs(dots[row], lower, four_inputs(rows.inputs(g, 2 * p, row)));
-                        dots[row] = pairs(dots[row], upper, four_inputs(rows.inputs(g, 2 * p + 1, row)));
-                    }
+    static void four(const uint8_t* record, TileRows<R> rows, float* out) {
+        __m256 sums[R][2];
+        for (int row = 0; row < R; ++row) sums[row][0] = sums[row][1] = _mm256_setzero_ps();
+        for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::four), rows.step()) {
+            __m256i dots[R][2];
+            for (int row = 0; row < R; ++row) dots[row][0] = dots[row][1] = _mm256_setzero_si256();
+            const uint8_t* bytes = record + 2 * kHalves;
+            const int8_t* inputs = rows.values;
+#pragma GCC unroll 1
+            for (int p = 0; p < 4; ++p, bytes += 64, inputs += 8 * R) {
+                const __m256i left = load(bytes), right = load(bytes + 32);
+                const __m256i low_left = low(left), low_right = low(right);
+                const __m256i high_left = high(left), high_right = high(right);
+                for (int row = 0; row < R; ++row) {
+                    const __m256i first = four_inputs(inputs + 4 * row);
+                    dots[row][0] = pairs(dots[row][0], low_left, first);
+                    dots[row][1] = pairs(dots[row][1], low_right, first);
+                    const __m256i second = four_inputs(inputs + 4 * (R + row));
+                    dots[row][0] = pairs(dots[row][0], high_left, second);
+                    dots[row][1] = pairs(dots[row][1], high_right, second);
                 }
+            }
+            for (int half = 0; half < 2; ++half) {
                 const __m256 scales = halves(record + 16 * half), minima = halves(record + kHalves + 16 * half);
                 for (int row = 0; row < R; ++row) {
-                    sums[row] = with_scales(sums[row], widened(dots[row]), scales, rows.scales[g * R + row]);
-                    sums[row] = _mm256_fmadd_ps(minima, _mm256_set1_ps(rows.totals[g * R + row]), sums[row]);
+                    __m256& sum = sums[row][half];
+                    const __m256 scale = _mm256_mul_ps(scales, _mm256_set1_ps(rows.scales[row]));
+                    const __m256 dot = _mm256_cvtepi32_ps(widened(dots[row][half]));
+                    sum = _mm256_fmadd_ps(dot, scale, sum);
+                    sum = _mm256_fmadd_ps(minima, _mm256_set1_ps(rows.totals[row]), sum);
                 }
             }
-            store<R>(sums, out + 8 * half);
         }
+        store<R>(sums, out);
     }
 
     template <int R>
-    static void eight(const uint8_t* records, const TileRows<R>& rows, float* out) {
-        for (int half = 0; half < 2; ++half) {
-            const uint8_t* record = records;
-            __m256 sums[R];
-            for (int row = 0; row < R; ++row) sums[row] = _mm256_setzero_ps();
-            for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::eight)) {
-                const uint8_t* bytes = record + kHalves + 32 * half;
-                __m256i dots[R];
-                for (int row = 0; row < R; ++row) dots[row] = _mm256_setzero_si256();
-                for (int p = 0; p < 8; ++p) {
-                    const __m256i weights = _mm256_xor_si256(load(bytes + 64 * p), _mm256_set1_epi8(-128));
+    static void eight(const uint8_t* record, TileRows<R> rows, float* out) {
+        __m256 sums[R][2];
+        for (int row = 0; row < R; ++row) sums[row][0] = sums[row][1] = _mm256_setzero_ps();
+        for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::eight), rows.step()) {
+            __m256i dots[R][2];
+            for (int row = 0; row < R; ++row) dots[row][0] = dots[row][1] = _mm256_setzero_si256();
+            const uint8_t* bytes = record + kHalves;
+            const int8_t* inputs = rows.values;
+#pragma GCC unroll 1
+            for (int p = 0; p < 8; ++p, bytes += 64, inputs += 4 * R) {
+                for (int half = 0; half < 2; ++half) {
+                    const __m256i weights = _mm256_xor_si256(load(bytes + 32 * half), _mm256_set1_epi8(-128));
                     const __m256i magnitudes = _mm256_abs_epi8(weights);
                     for (int row = 0; row < R; ++row) {
-                        const __m256i inputs = four_inputs(rows.inputs(g, p, row));
+                        const __m256i signed_inputs = _mm256_sign_epi8(four_inputs(inputs + 4 * row), weights);
                         // 2 x 128 x 127 is below 2^15, so no pair is cut short.
-                        const __m256i two = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(inputs, weights));
-                        dots[row] = _mm256_add_epi32(dots[row], widened(two));
+                        const __m256i two = _mm256_maddubs_epi16(magnitudes, signed_inputs);
+                        dots[row][half] = _mm256_add_epi32(dots[row][half], widened(two));
                     }
                 }
+            }
+            for (int half = 0; half < 2; ++half) {
                 const __m256 scales = halves(record + 16 * half);
                 for (int row = 0; row < R; ++row) {
-                    sums[row] = with_scales(sums[row], dots[row], scales, rows.scales[g * R + row]);
+                    __m256& sum = sums[row][half];
+                    const __m256 scale = _mm256_mul_ps(scales, _mm256_set1_ps(rows.scales[row]));
+                    const __m256 dot = _mm256_cvtepi32_ps(dots[row][half]);
+                    sum = _mm256_fmadd_ps(dot, scale, sum);
                 }
             }
-            store<R>(sums, out + 8 * half);
         }
+        store<R>(sums, out);
     }
 
     template <int R>
-    static void store(const __m256 (&sums)[R], float* out) {
-        for (int row = 0; row < R; ++row) _mm256_storeu_ps(out + row * kBlock, sums[row]);
+    static void store(const __m256 (&sums)[R][2], float* out) {
+        for (int row = 0; row < R; ++row) {
+            _mm256_store_ps(out + row * kBlock, sums[row][0]);
+            _mm256_store_ps(out + row * kBlock + 8, sums[row][1]);
+        }
     }
 };
 

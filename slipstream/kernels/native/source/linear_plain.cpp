@@ -21,17 +21,17 @@ struct PlainTile {
     static constexpr int kMaxRows = 4;
 
     template <int R>
-    static void four(const uint8_t* record, const TileRows<R>& rows, float* sums) {
+    static void four(const uint8_t* record, TileRows<R> rows, float* sums) {
         for (int i = 0; i < R * kBlock; ++i) sums[i] = 0.0f;
-        for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::four)) {
+        for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::four), rows.step()) {
             const uint8_t* bytes = record + 2 * kHalves;
             for (int row = 0; row < R; ++row) {
-                const float scale = rows.scales[g * R + row], total = rows.totals[g * R + row];
+                const float scale = rows.scales[row], total = rows.totals[row];
                 for (int o = 0; o < kBlock; ++o) {
                     int dot = 0;
                     for (int p = 0; p < 4; ++p) {
-                        const int8_t* a = rows.inputs(g, 2 * p, row);
-                        const int8_t* b = rows.inputs(g, 2 * p + 1, row);
+                        const int8_t* a = rows.inputs(2 * p, row);
+                        const int8_t* b = rows.inputs(2 * p + 1, row);
                         for (int i = 0; i < 4; ++i) {
                             const uint8_t byte = bytes[64 * p + 4 * o + i];
                             dot += low(byte) * a[i] + high(byte) * b[i];
@@ -46,16 +46,16 @@ struct PlainTile {
     }
 
     template <int R>
-    static void eight(const uint8_t* record, const TileRows<R>& rows, float* sums) {
+    static void eight(const uint8_t* record, TileRows<R> rows, float* sums) {
         for (int i = 0; i < R * kBlock; ++i) sums[i] = 0.0f;
-        for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::eight)) {
+        for (int g = 0; g < rows.num_groups; ++g, record += record_bytes(Bits::eight), rows.step()) {
             const uint8_t* bytes = record + kHalves;
             for (int row = 0; row < R; ++row) {
-                const float scale = rows.scales[g * R + row];
+                const float scale = rows.scales[row];
                 for (int o = 0; o < kBlock; ++o) {
-                    int dot = rows.offsets[g * R + row];
+                    int dot = rows.offsets[row];
                     for (int p = 0; p < 8; ++p) {
-                        const int8_t* a = rows.inputs(g, p, row);
+                        const int8_t* a = rows.inputs(p, row);
                         for (int i = 0; i < 4; ++i) dot += bytes[64 * p + 4 * o + i] * a[i];
                     }
                     float& sum = sums[row * kBlock + o];

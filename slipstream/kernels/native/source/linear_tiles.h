@@ -19,7 +19,15 @@ struct TileRows {
     const int32_t* offsets;  // [groups, R]: what 128 too much in every weight adds to a dot, negated
     int num_groups;
 
-    const int8_t* inputs(int group, int four, int row) const { return values + ((group * 8 + four) * R + row) * 4; }
+    // The next group's.
+    void step() {
+        values += kGroup * R;
+        scales += R;
+        totals += R;
+        offsets += R;
+    }
+    // Of the first group: four inputs of a row.
+    const int8_t* inputs(int four, int row) const { return values + (four * R + row) * 4; }
 };
 
 // Bytes that a tile of R rows takes.
@@ -37,19 +45,19 @@ TileRows<R> tile_at(uint8_t* memory, int num_groups) {
 
 template <int R>
 void lay_out(const Rows& rows, int first_row, int num_groups, uint8_t* memory) {
-    const TileRows<R> tile = tile_at<R>(memory, num_groups);
-    for (int row = 0; row < R; ++row) {
-        const size_t start = static_cast<size_t>(first_row + row) * static_cast<size_t>(num_groups);
-        for (int g = 0; g < num_groups; ++g) {
-            const int8_t* from = rows.values + (start + g) * kGroup;
+    TileRows<R> tile = tile_at<R>(memory, num_groups);
+    for (int g = 0; g < num_groups; ++g, tile.step()) {
+        for (int row = 0; row < R; ++row) {
+            const size_t group = static_cast<size_t>(first_row + row) * static_cast<size_t>(num_groups) + g;
+            const int8_t* from = rows.values + group * kGroup;
             for (int four = 0; four < 8; ++four) {
-                std::memcpy(const_cast<int8_t*>(tile.inputs(g, four, row)), from + 4 * four, 4);
+                std::memcpy(const_cast<int8_t*>(tile.inputs(four, row)), from + 4 * four, 4);
             }
-            const float scale = rows.scales[start + g];
-            const int32_t sum = rows.sums[start + g];
-            const_cast<float*>(tile.scales)[g * R + row] = scale;
-            const_cast<float*>(tile.totals)[g * R + row] = scale * static_cast<float>(sum);
-            const_cast<int32_t*>(tile.offsets)[g * R + row] = -128 * sum;
+            const float scale = rows.scales[group];
+            const int32_t sum = rows.sums[group];
+            const_cast<float*>(tile.scales)[row] = scale;
+            const_cast<float*>(tile.totals)[row] = scale * static_cast<float>(sum);
+            const_cast<int32_t*>(tile.offsets)[row] = -128 * sum;
         }
     }
 }
