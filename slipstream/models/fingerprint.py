@@ -35,7 +35,7 @@ class WeightFingerprint:
         else:
             samples = values.detach().reshape(-1)[::step].to("cpu", torch.float32).contiguous()
         digest = hashlib.sha256(f"{name} {tuple(values.shape)}".encode())
-        digest.update(samples.numpy().tobytes())
+        digest.update((samples + 0.0).numpy().tobytes())  # a negative zero is a zero
         self._parts[name] = digest.hexdigest()
 
     def value(self) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from slipstream.attention.cache import PagedKVCache
 from slipstream.attention.metadata import AttentionMetadata
+from slipstream.kernels.native.ends import NativeEnds
 from slipstream.kernels.native.groups import GROUP, Groups, StoredWeight, group_weight, joined
 from slipstream.kernels.native.layers import LayerShape, NativeLayer, NativeLayers, NativeStep
 from slipstream.kernels.native.library import InstructionPath, Workers
@@ -71,8 +72,10 @@ class NativeDecoder:
         self._embedding = _groups(weights["model.embed_tokens.weight"])
         tied = config.tie_word_embeddings
         self._head_groups = self._embedding if tied else _groups(weights["lm_head.weight"])
-        self._head = pack(workers.library, self._head_groups)
-        self._final_norm = _floats(weights["model.norm.weight"])
+        head = pack(workers.library, self._head_groups)
+        embedding = head if tied else pack(workers.library, self._embedding)
+        norm = _floats(weights["model.norm.weight"])
+        self._ends = NativeEnds(workers, embedding, head, norm, config.rms_norm_eps, path)
         self.num_positions = num_positions or config.max_position
         self._rotary = RotaryTable(
             config.head_dim,
@@ -120,7 +123,7 @@ class NativeDecoder:
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[N] to float32 [N, hidden]."""
-        return self._embedding.rows(token_ids).dense()
+        return self._ends.embed(token_ids)
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """See Decoder."""
@@ -150,12 +153,12 @@ class NativeDecoder:
     @torch.inference_mode()
     def final_norm(self, hidden: Tensor) -> Tensor:
         """See Decoder."""
-        return rms_norm(hidden, self._final_norm, self.config.rms_norm_eps)
+        return self._ends.normalize(hidden)
 
     @torch.inference_mode()
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """See Decoder."""
-        return self._linear.multiply(self.final_norm(hidden), self._head)
+        """See Decoder; the next call writes over what this one gave."""
+        return self._ends.project(hidden)
 
     def _layer(self, weights: Mapping[str, StoredWeight], number: int) -> NativeLayer:
         config, prefix = self.config, f"model.layers.{number}."

@@ -32,6 +32,13 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "run_layers": (None, (_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
     "context_bytes": (_LONG, (_POINTER,)),
     "write_context": (None, (_POINTER, _INT, *(_POINTER,) * 6)),
+    "embed": (None, (_POINTER, *(_INT,) * 3, _POINTER, _INT, _POINTER)),
+    "project_bytes": (_LONG, (_INT, _INT)),
+    "project": (
+        None,
+        (_POINTER, _INT, _POINTER, *(_INT,) * 3, _POINTER, ctypes.c_float, _POINTER, _INT, _POINTER, _POINTER),
+    ),
+    "normalize": (None, (_POINTER, _INT, _POINTER, _POINTER, _INT, _INT, ctypes.c_float, _POINTER)),
     "block_bytes": (_LONG, (_POINTER,)),
     "draw_greedily": (None, (_POINTER, _INT, *(_POINTER,) * 7)),
 }

@@ -5,6 +5,7 @@
 #include "attend.h"
 #include "cache_write.h"
 #include "paths.h"
+#include "quantized_buffer.h"
 
 namespace slipstream {
 namespace {
@@ -36,8 +37,6 @@ struct Widths {
           narrow(larger(attended, larger(shape.hidden_size, shape.intermediate_size))),
           quantized(narrow) {}
 };
-
-size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 Buffers cut(const Widths& widths, int num_rows, uint8_t* scratch, size_t* total = nullptr) {
     const size_t rows = static_cast<size_t>(num_rows), groups = rows * (widths.quantized / kGroup + 1);

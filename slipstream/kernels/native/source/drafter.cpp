@@ -2,54 +2,11 @@
 
 
 #include "cache_write.h"
-#include "paths.h"
+#include "quantized_buffer.h"
+#include "spread.h"
 
 namespace slipstream {
 namespace {
-
-size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-size_t at(int row, int width) { return static_cast<size_t>(row) * static_cast<size_t>(width); }
-
-// Quantised rows of `width` inputs in scratch memory.
-struct QuantizedBuffer {
-    int8_t* values;
-    float* scales;
-    int32_t* sums;
-    int num_rows, width;
-
-    static size_t bytes(int num_rows, int width) {
-        const size_t groups = at(num_rows, width / kGroup);
-        return aligned(groups * kGroup) + 2 * aligned(groups * sizeof(float));
-    }
-    QuantizedBuffer(uint8_t* memory, int num_rows, int width) : num_rows(num_rows), width(width) {
-        const size_t groups = at(num_rows, width / kGroup);
-        values = reinterpret_cast<int8_t*>(memory);
-        scales = reinterpret_cast<float*>(memory + aligned(groups * kGroup));
-        sums = reinterpret_cast<int32_t*>(memory + aligned(groups * kGroup) + aligned(groups * sizeof(float)));
-    }
-    QuantizedRow row(int index, int first = 0) const {
-        const size_t group = at(index, width / kGroup) + static_cast<size_t>(first / kGroup);
-        return {values + group * kGroup, scales + group, sums + group};
-    }
-    Rows rows() const { return {values, scales, sums, num_rows}; }
-};
-
-template <typename Function>
-void each_row(Workers& workers, int num_rows, const Function& function) {
-    workers.run([&](int part, int num_parts) {
-        const Share rows = share_of(num_rows, part, num_parts);
-        for (int row = rows.first; row < rows.last; ++row) function(row);
-    });
-}
-
-void multiply(Workers& workers, Path path, const Weight& weight, const Rows& rows, const Output& output) {
-    const LinearPath linear = linear_of(path);
-    workers.run([&](int part, int num_parts) {
-        const Share blocks = share_of(weight.num_blocks(), part, num_parts);
-        linear(weight, rows, blocks.first, blocks.last, output);
-    });
-}
 
 int key_value_size(const ContextShape& shape) { return 2 * shape.num_kv_heads * shape.head_dim; }
 
@@ -73,8 +30,8 @@ int64_t context_bytes(const ContextShape& shape) {
     const int rows = shape.num_rows;
     return static_cast<int64_t>(QuantizedBuffer::bytes(rows, shape.num_taps * shape.target_size) +
                                 QuantizedBuffer::bytes(rows, shape.hidden_size) +
-                                aligned(at(rows, shape.hidden_size) * sizeof(float)) +
-                                aligned(at(rows, key_value_size(shape)) * sizeof(float)));
+                                aligned(place(rows, shape.hidden_size) * sizeof(float)) +
+                                aligned(place(rows, key_value_size(shape)) * sizeof(float)));
 }
 
 void write_context(Workers& workers, int path, const ContextShape& shape, const uint8_t* fc, const float* hidden_norm,
@@ -87,18 +44,18 @@ void write_context(Workers& workers, int path, const ContextShape& shape, const 
     const QuantizedBuffer normed(scratch, num_rows, hidden);
     scratch += QuantizedBuffer::bytes(num_rows, hidden);
     float* const features = reinterpret_cast<float*>(scratch);
-    float* const key_value = reinterpret_cast<float*>(scratch + aligned(at(num_rows, hidden) * sizeof(float)));
+    float* const key_value = reinterpret_cast<float*>(scratch + aligned(place(num_rows, hidden) * sizeof(float)));
 
     each_row(workers, num_rows, [&](int row) {
         for (int tap = 0; tap < shape.num_taps; ++tap) {
-            functions.quantize(rows.taps[tap] + at(row, shape.target_size), shape.target_size,
+            functions.quantize(rows.taps[tap] + place(row, shape.target_size), shape.target_size,
                                inputs.row(row, tap * shape.target_size));
         }
     });
     multiply(workers, static_cast<Path>(path), {fc, static_cast<Bits>(shape.fc_bits), hidden, tapped}, inputs.rows(),
              {features, hidden});
     each_row(workers, num_rows, [&](int row) {
-        float* x = features + at(row, hidden);
+        float* x = features + place(row, hidden);
         functions.rms_norm(x, hidden_norm, hidden, shape.rms_norm_eps, x);
         functions.quantize(x, hidden, normed.row(row));
     });
@@ -107,14 +64,14 @@ void write_context(Workers& workers, int path, const ContextShape& shape, const 
         multiply(workers, static_cast<Path>(path), {layer.key_value, static_cast<Bits>(layer.bits), width, hidden},
                  normed.rows(), {key_value, width});
         each_row(workers, num_rows, [&](int row) {
-            float* x = key_value + at(row, width);
+            float* x = key_value + place(row, width);
             for (int head = 0; head < shape.num_kv_heads; ++head, x += head_dim) {
                 if (layer.key_norm != nullptr) {
                     functions.rms_norm(x, layer.key_norm, head_dim, shape.rms_norm_eps, x);
                 }
-                functions.rotate(x, rows.cosine + at(row, head_dim), rows.sine + at(row, head_dim), head_dim);
+                functions.rotate(x, rows.cosine + place(row, head_dim), rows.sine + place(row, head_dim), head_dim);
             }
-            write_slot(layer.cache, shape.is_bfloat16_cache != 0, rows.slots[row], key_value + at(row, width),
+            write_slot(layer.cache, shape.is_bfloat16_cache != 0, rows.slots[row], key_value + place(row, width),
                        static_cast<size_t>(width));
         });
     }
@@ -123,7 +80,7 @@ void write_context(Workers& workers, int path, const ContextShape& shape, const 
 int64_t block_bytes(const BlockShape& shape) {
     const int rows = shape.num_requests * shape.num_drafts;
     return static_cast<int64_t>(QuantizedBuffer::bytes(rows, shape.hidden_size) +
-                                aligned(at(rows, shape.vocab_size) * sizeof(float)) +
+                                aligned(place(rows, shape.vocab_size) * sizeof(float)) +
                                 QuantizedBuffer::bytes(shape.num_requests, shape.rank));
 }
 
@@ -135,17 +92,17 @@ void draw_greedily(Workers& workers, int path, const BlockShape& shape, const Bl
     const QuantizedBuffer inputs(scratch, num_rows, size);
     scratch += QuantizedBuffer::bytes(num_rows, size);
     float* const logits = reinterpret_cast<float*>(scratch);
-    scratch += aligned(at(num_rows, vocab_size) * sizeof(float));
+    scratch += aligned(place(num_rows, vocab_size) * sizeof(float));
     const QuantizedBuffer tokens(scratch, num_requests, rank);
 
-    each_row(workers, num_rows, [&](int row) { functions.quantize(hidden + at(row, size), size, inputs.row(row)); });
+    each_row(workers, num_rows, [&](int row) { functions.quantize(hidden + place(row, size), size, inputs.row(row)); });
     multiply(workers, static_cast<Path>(path), {weights.head, static_cast<Bits>(shape.head_bits), vocab_size, size},
              inputs.rows(), {logits, vocab_size});
     for (int k = 0; k < num_drafts; ++k) {
         const auto before = [&](int request) {
-            return k == 0 ? anchors[request] : drafts[at(request, num_drafts) + k - 1];
+            return k == 0 ? anchors[request] : drafts[place(request, num_drafts) + k - 1];
         };
-        float* const of_draft = logits + at(k, vocab_size);
+        float* const of_draft = logits + place(k, vocab_size);
         const ptrdiff_t stride = static_cast<ptrdiff_t>(num_drafts) * vocab_size;
         if (rank > 0) {
             for (int i = 0; i < num_requests; ++i) {
@@ -156,15 +113,15 @@ void draw_greedily(Workers& workers, int path, const BlockShape& shape, const Bl
                      {of_draft, stride, nullptr, true});
         }
         each_row(workers, num_requests, [&](int request) {
-            const size_t place = at(request, num_drafts) + static_cast<size_t>(k);
+            const size_t draft = place(request, num_drafts) + static_cast<size_t>(k);
             if (shape.has_confidence != 0) {
-                float score = dot(hidden + place * static_cast<size_t>(size), weights.confidence, size);
+                float score = dot(hidden + draft * static_cast<size_t>(size), weights.confidence, size);
                 if (shape.sees_token != 0) {
                     score += dot(weights.token_table + before(request) * rank, weights.confidence + size, rank);
                 }
-                scores[place] = score + shape.confidence_bias;
+                scores[draft] = score + shape.confidence_bias;
             }
-            drafts[place] = weights.target_ids[first_largest(of_draft + request * stride, vocab_size)];
+            drafts[draft] = weights.target_ids[first_largest(of_draft + request * stride, vocab_size)];
         });
     }
 }

@@ -4,6 +4,7 @@
 #include "attend.h"
 #include "decoder.h"
 #include "drafter.h"
+#include "ends.h"
 #include "pack.h"
 #include "paths.h"
 #include "workers.h"
@@ -95,6 +96,24 @@ void slipstream_draw_greedily(void* workers, int path, const BlockShape* shape, 
                               const float* hidden, const int64_t* anchors, int64_t* drafts, float* scores,
                               uint8_t* scratch) {
     draw_greedily(*static_cast<Workers*>(workers), path, *shape, *weights, hidden, anchors, drafts, scores, scratch);
+}
+
+void slipstream_embed(const uint8_t* records, int bits, int num_outputs, int num_inputs, const int64_t* ids, int num_rows,
+                      float* x) {
+    embed({records, static_cast<Bits>(bits), num_outputs, num_inputs}, ids, num_rows, x);
+}
+
+int64_t slipstream_project_bytes(int num_rows, int hidden_size) { return project_bytes(num_rows, hidden_size); }
+
+void slipstream_project(void* workers, int path, const uint8_t* records, int bits, int num_outputs, int num_inputs,
+                        const float* norm, float eps, const float* x, int num_rows, float* y, uint8_t* scratch) {
+    project(*static_cast<Workers*>(workers), path, {records, static_cast<Bits>(bits), num_outputs, num_inputs}, norm, eps,
+            x, num_rows, {y, static_cast<ptrdiff_t>(num_outputs)}, scratch);
+}
+
+void slipstream_normalize(void* workers, int path, const float* x, const float* norm, int num_rows, int hidden_size,
+                          float eps, float* to) {
+    normalize(*static_cast<Workers*>(workers), path, x, norm, num_rows, hidden_size, eps, to);
 }
 
 }  // extern "C"

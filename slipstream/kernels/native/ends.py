@@ -1,0 +1,78 @@
+"""Both ends of a decoder in the native library: rows of the embedding, and the final norm with the output projection."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from slipstream.kernels.native.library import InstructionPath, Workers
+from slipstream.kernels.native.linear import PackedWeight
+
+
+class NativeEnds:
+    """An embedding and an output projection [V, hidden], which may be one weight.
+
+    Args:
+        norm: of the last layer's output, float32 [hidden].
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        embedding: PackedWeight,
+        head: PackedWeight,
+        norm: Tensor,
+        eps: float,
+        path: InstructionPath | None = None,
+    ) -> None:
+        self._workers, self._library = workers, workers.library
+        self._path = self._library.best_path if path is None else path
+        self._embedding, self._head, self._norm, self._eps = embedding, head, norm.contiguous(), eps
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._logits = torch.empty(0)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """int64 [N], below V, to float32 [N, hidden]."""
+        weight = self._embedding
+        x = torch.empty((len(token_ids), weight.shape[1]))
+        self._library.call("embed", weight.records, weight.bits, *weight.shape, token_ids, len(token_ids), x)
+        return x
+
+    def normalize(self, hidden: Tensor) -> Tensor:
+        """float32 [N, hidden] by the norm."""
+        hidden = hidden.contiguous()
+        normed = torch.empty_like(hidden)
+        self._library.call(
+            "normalize", self._workers.handle, self._path, hidden, self._norm, *hidden.shape, self._eps, normed
+        )
+        return normed
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """float32 [N, hidden] by the norm and the projection: [N, V], which the next call writes over.
+
+        Fresh memory would cost a page fault for each of its pages, at every step.
+        """
+        hidden, head = hidden.contiguous(), self._head
+        num_rows, (num_outputs, num_inputs) = len(hidden), head.shape
+        if self._logits.numel() < num_rows * num_outputs:
+            self._logits = torch.empty(num_rows * num_outputs)
+        needed = self._library.call("project_bytes", num_rows, num_inputs)
+        if len(self._scratch) < needed:
+            self._scratch = torch.empty(needed, dtype=torch.uint8)
+        logits = self._logits[: num_rows * num_outputs].view(num_rows, num_outputs)
+        self._library.call(
+            "project",
+            self._workers.handle,
+            self._path,
+            head.records,
+            head.bits,
+            num_outputs,
+            num_inputs,
+            self._norm,
+            self._eps,
+            hidden,
+            num_rows,
+            logits,
+            self._scratch,
+        )
+        return logits
