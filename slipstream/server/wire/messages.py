@@ -173,7 +173,8 @@ def _inner_text(content: InnerBlocks | None, where: str) -> str:
 def _for_template(message: Message, where: str) -> list[dict[str, Any]]:
     """The message as chat templates read it: results of tools become messages of their own, before its text."""
     if message.role not in ("user", "assistant", "system"):
-        raise RequestError(f"{where}.role must be 'user' or 'assistant', got {shown_type(message.role)}", where)
+        place = f"{where}.role"
+        raise RequestError(f"{place} must be 'user' or 'assistant', got {shown_type(message.role)}", place)
     if isinstance(message.content, str):
         return [{"role": message.role, "content": message.content}]
     results: list[dict[str, Any]] = []
