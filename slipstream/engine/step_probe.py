@@ -13,8 +13,8 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.messages import Submission
 from slipstream.engine.profile_shapes import PassShape
 from slipstream.execution.executor import TorchExecutor
+from slipstream.execution.sampling import make_sampler
 from slipstream.request import SamplingParams
-from slipstream.sampling.sampler import Sampler
 from slipstream.scheduler.protocol import NewRequest, SampleRow, ScheduledRequest, StepPlan, StepResult
 from slipstream.scheduler.scheduler import Scheduler
 
@@ -39,7 +39,7 @@ class StepProbe:
         self._decoder = executor.decoder
         self._block_size = executor.cache.block_size
         self._sampling = SamplingParams(temperature=temperature, max_tokens=_OUTPUT_TOKENS, ignore_eos=True)
-        self._sampler = Sampler(self._decoder.config.vocab_size, self._decoder.device)
+        self._sampler = make_sampler(self._decoder)
         self._step = 0
         self._ids: set[str] = set()
         self._written_blocks = 0

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from slipstream.execution.drafting import DraftPass, SafeDrafter
 from slipstream.execution.input_batch import InputBatch, build_input_batch
+from slipstream.execution.sampling import make_sampler
 from slipstream.models.protocol import TransformerDecoder
 from slipstream.request import Logprobs
 from slipstream.sampling.logprobs import row_logprobs
 from slipstream.sampling.rejection import DistributionCheck
-from slipstream.sampling.sampler import NO_LOGITS, LogitsError, Sampler
+from slipstream.sampling.sampler import NO_LOGITS, LogitsError
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
 from slipstream.scheduler.protocol import (
     Drafter,
@@ -68,7 +69,7 @@ class TorchExecutor:
         check = DistributionCheck(vocab_size, decoder.device) if needs_distributions else None
         self.drafter = None if drafter is None else SafeDrafter(drafter, vocab_size, observer, check)
         self._state = ExecutorState(matchers)
-        self.sampler = Sampler(vocab_size, decoder.device)
+        self.sampler = make_sampler(decoder)
 
     @property
     def draft_failures(self) -> Mapping[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from slipstream.sampling.filters import has_filters, kept_tokens
 from slipstream.sampling.logprobs import row_logprobs
 from slipstream.sampling.noise import noise_key
 from slipstream.sampling.processing import PrefixCounts, check_sampling, needs_processing, process
+from slipstream.sampling.protocol import RowSampler
 from slipstream.sampling.rejection import DrawnDistribution, JudgedRow, RejectionRule
 from slipstream.scheduler.protocol import ConstraintError, SampledTokens, SampleRow
 
@@ -48,6 +49,8 @@ class _Batch:
 
     Attributes:
         token_ids: of the row maxima, which samples replace. tops: the maxima.
+        are_drawn: rows with a temperature and nothing else have their samples already; then `tops` only says which rows
+            are finite.
         cleaned: rows [V] in place of those that held NaN or an infinite maximum.
         constrained: of constrained rows, the row [V] in which only what fits is possible; it is sampled from, while
             log probabilities are those of the model's own row.
@@ -57,8 +60,9 @@ class _Batch:
     rows: Sequence[SampleRow]
     token_ids: list[int]
     tops: list[float]
-    cleaned: dict[int, Tensor]
-    constrained: dict[int, Tensor]
+    are_drawn: bool
+    cleaned: dict[int, Tensor] = field(default_factory=dict)
+    constrained: dict[int, Tensor] = field(default_factory=dict)
 
     def row_logits(self, index: int) -> Tensor:
         """Row `index` as float32, or float64 where that was given."""
@@ -82,10 +86,17 @@ class Sampler:
 
     A row at T > 0 whose draft brings its distribution is judged by the textbook rejection rule instead (rejection.py),
     against the same processed logits: its token is the draft, or another one.
+
+    Args:
+        row_sampler: for rows of float32 that are greedy or have a temperature and nothing else; their tokens are the
+            same without it.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, vocab_size: int, device: torch.device | str = "cpu", row_sampler: RowSampler | None = None
+    ) -> None:
         self.vocab_size = vocab_size
+        self._row_sampler = row_sampler
         self._draw = GumbelDraw(vocab_size, device)
         self._rejection = RejectionRule(self._draw, vocab_size)
 
@@ -100,8 +111,7 @@ class Sampler:
             raise ValueError(f"logits must have shape {(len(rows), self.vocab_size)}, got {tuple(logits.shape)}")
         if not rows:
             return SampledTokens([], [])
-        best_ids, best_values = first_argmax(logits)
-        batch = _Batch(logits, rows, best_ids.tolist(), best_values.tolist(), {}, {})
+        batch = self._begin(logits, rows)
         unusable = self._clean(batch)
         unusable |= self._constrain(batch, unusable)
         if unusable:
@@ -121,7 +131,7 @@ class Sampler:
                 or (not greedy and has_filters(row.sampling))
             ):
                 batch.token_ids[index] = self._sample_one(batch.sampled_logits(index), row, counts)
-            elif not greedy:
+            elif not greedy and not batch.are_drawn:
                 plain.append(index)
         if plain:
             self._sample_plain(batch, plain)
@@ -130,6 +140,16 @@ class Sampler:
             for index, token_id in zip(judged, self._rejection.judge(to_judge), strict=True):
                 batch.token_ids[index] = token_id
         return SampledTokens(batch.token_ids, self._logprobs(batch))
+
+    def _begin(self, logits: Tensor, rows: Sequence[SampleRow]) -> _Batch:
+        if self._row_sampler is None or logits.dtype != torch.float32 or logits.stride(-1) != 1:
+            best_ids, best_values = first_argmax(logits)
+            return _Batch(logits, rows, best_ids.tolist(), best_values.tolist(), are_drawn=False)
+        temperatures = [row.sampling.temperature if _is_plain(row) else 0.0 for row in rows]
+        keys = [_key(row) if temperature else 0 for row, temperature in zip(rows, temperatures, strict=True)]
+        token_ids = self._row_sampler.sample(logits, temperatures, keys)
+        tops = [math.nan if token_id < 0 else 0.0 for token_id in token_ids]
+        return _Batch(logits, rows, token_ids, tops, are_drawn=True)
 
     def _clean(self, batch: _Batch) -> dict[int, str]:
         """NaN becomes -inf; where +inf stands, only +inf tokens stay possible. Gives the rows without any, and why."""
@@ -196,6 +216,11 @@ class Sampler:
             else row_logprobs(batch.row_logits(index), batch.token_ids[index], row.sampling.logprobs)
             for index, row in enumerate(batch.rows)
         ]
+
+
+def _is_plain(row: SampleRow) -> bool:
+    """Whether all that its sampling needs is its temperature, or nothing."""
+    return row.draft_distribution is None and not needs_processing(row) and not has_filters(row.sampling)
 
 
 def _key(row: SampleRow) -> int:

@@ -28,6 +28,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         None,
         (_POINTER, _INT, _POINTER, _INT, _POINTER, *(_INT,) * 5, _POINTER, _INT, _POINTER, _LONG, _POINTER),
     ),
+    "sample": (None, (_POINTER, _INT, _POINTER, _INT, _INT, _LONG, _POINTER, _POINTER, _POINTER, _POINTER)),
     "scratch_bytes": (_LONG, (_POINTER, _INT)),
     "run_layers": (None, (_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
     "context_bytes": (_LONG, (_POINTER,)),

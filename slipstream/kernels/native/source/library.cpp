@@ -75,6 +75,23 @@ void slipstream_attend(void* workers, int path, const int32_t* requests, int num
            static_cast<ptrdiff_t>(stride), output);
 }
 
+// A token for each row of logits [N, V], `stride` floats from row to row: the likeliest at temperature 0, else a draw under
+// the row's key. -1 where a row holds a NaN or an infinity.
+void slipstream_sample(void* workers, int path, const float* logits, int num_rows, int vocab_size, int64_t stride,
+                       const double* temperatures, const uint64_t* keys, const uint64_t* constants, int32_t* token_ids) {
+    const RowFunctions& functions = row_functions_of(static_cast<Path>(path));
+    static_cast<Workers*>(workers)->run([&](int part, int num_parts) {
+        const Share rows = share_of(num_rows, part, num_parts);
+        for (int row = rows.first; row < rows.last; ++row) {
+            const float* from = logits + row * stride;
+            const int top = functions.first_argmax(from, vocab_size);
+            const bool is_drawn = top >= 0 && temperatures[row] > 0.0;
+            token_ids[row] =
+                is_drawn ? functions.draw(from, vocab_size, top, temperatures[row], keys[row], constants) : top;
+        }
+    });
+}
+
 int64_t slipstream_scratch_bytes(const Shape* shape, int num_rows) { return scratch_bytes(*shape, num_rows); }
 
 void slipstream_run_layers(void* workers, int path, const Shape* shape, const Layer* layers, const StepRows* step,

@@ -1,4 +1,4 @@
-// What happens to single rows between products. Sums run over eight lanes in order, so a row's bits are its own.
+// What happens to single rows between products and after them. Sums run over eight lanes in order, so a row's bits are its own.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,9 @@ struct RowFunctions {
     void (*silu_mul)(const float* x, int size, float* to);
     // Rotate a head in place: half-split layout; `sine` has the minus sign of the first half folded in.
     void (*rotate)(float* x, const float* cosine, const float* sine, int head_dim);
+    // Sampling (sampling_row.h): the first of the largest logits, or -1; and a draw, given where the largest is.
+    int (*first_argmax)(const float* logits, int size);
+    int (*draw)(const float* logits, int size, int top, double temperature, uint64_t key, const uint64_t* constants);
 };
 
 extern const RowFunctions kPlainRowFunctions;

@@ -6,6 +6,7 @@
 #include "exponential.h"
 #include "format.h"
 #include "row_functions.h"
+#include "sampling_row.h"
 
 namespace slipstream {
 
@@ -72,7 +73,8 @@ void rotate(float* x, const float* cosine, const float* sine, int head_dim) {
 
 template <typename Lanes>
 constexpr RowFunctions row_functions() {
-    return {quantize<Lanes>, rms_norm<Lanes>, silu_mul<Lanes>, rotate<Lanes>};
+    return {quantize<Lanes>, rms_norm<Lanes>,     silu_mul<Lanes>,
+            rotate<Lanes>,   first_argmax<Lanes>, draw<Lanes>};
 }
 
 }  // namespace slipstream
