@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slipstream.sampling.draw import GumbelDraw
-from slipstream.sampling.noise import NoiseStream, noise_key, stream_key
+from slipstream.sampling.noise import NoiseStream, key_tensor, noise_key, stream_key
 from slipstream.sampling.rejection import DrawnDistribution
 from slipstream.sampling.sampler import first_argmax
 from slipstream.scheduler.protocol import DraftDistribution, DraftRequest
@@ -51,9 +51,20 @@ class DraftChooser:
         self._kept: list[Tensor] = []
 
     @property
-    def is_greedy(self) -> bool:
-        """Whether every draft is the likeliest token and nothing is kept of its logits."""
-        return not self._drawn
+    def keeps_logits(self) -> bool:
+        """Whether something must be known of the logits afterwards, so that they must come by here."""
+        return self._sampler.method == "probabilistic" and bool(self._drawn)
+
+    def noise(self, num_drafts: int) -> tuple[Tensor, Tensor]:
+        """For drawing elsewhere: the temperatures that drafts are drawn at, float64 [R], 0 for greedy ones; and the
+        keys of their noise, int64 [R, K]."""
+        temperatures = torch.zeros(len(self._requests), dtype=torch.float64)
+        keys = torch.zeros((len(self._requests), num_drafts), dtype=torch.int64)
+        for i in self._drawn:
+            request = self._requests[i]
+            temperatures[i] = request.sampling.temperature
+            keys[i] = key_tensor([self._key(request, k) for k in range(num_drafts)], "cpu")
+        return temperatures, keys
 
     def __call__(self, k: int, logits: Tensor) -> Tensor:
         """Draft k of everybody from logits [R, V_d]: target ids, int64 [R]."""

@@ -17,6 +17,7 @@ from slipstream.kernels.native.groups import GROUP, StoredWeight, group_weight
 from slipstream.kernels.native.layers import LayerShape, NativeLayer, NativeLayers
 from slipstream.kernels.native.linear import NativeLinear, PackedWeight, pack
 from slipstream.models.native_decoder import LANES, MAX_HEAD_DIM, NativeDecoder, native_step, rms_norm
+from slipstream.sampling.noise import token_constants
 from slipstream.speculation.draft_sampling import DraftChooser
 from slipstream.speculation.drafter_config import DrafterConfig, MarkovKind
 from slipstream.speculation.drafter_model import DrafterLayer, DrafterModel
@@ -107,16 +108,18 @@ class NativeNetwork:
     @torch.inference_mode()
     def draw(self, hidden: Tensor, anchors: Tensor, chooser: DraftChooser) -> DraftedBlocks:
         """See DrafterNetwork."""
-        if self._draw is not None and chooser.is_greedy:
-            return DraftedBlocks(*self._draw.draw(hidden, anchors))
+        if self._draw is not None and not chooser.keeps_logits:
+            return DraftedBlocks(*self._draw.draw(hidden, anchors, *chooser.noise(hidden.shape[1])))
         logits = self._linear.multiply(hidden.flatten(0, 1), self._head).view(*hidden.shape[:2], -1)
         return draw_blocks(logits, hidden, anchors, chooser, self._model.markov_head, self._model.confidence_head)
 
     def _block_heads(self, model: DrafterModel) -> BlockHeads | None:
-        """For drawing natively; None for a Markov head of another kind or width."""
+        """For drawing natively; None for a Markov head of another kind or width, or draft ids in no order."""
         markov, confidence = model.markov_head, model.confidence_head
-        if self._config.markov not in (MarkovKind.NONE, MarkovKind.VANILLA):
+        ids = model.target_ids
+        if self._config.markov not in (MarkovKind.NONE, MarkovKind.VANILLA) or bool((ids.diff() <= 0).any()):
             return None
+        constants = token_constants(self._config.vocab_size, "cpu")[ids].contiguous()
         table = bias = None
         if markov is not None:
             if markov.rank % GROUP:
@@ -124,9 +127,9 @@ class NativeNetwork:
             table, bias = markov.markov_w1.weight.detach().contiguous(), self._packed(markov.markov_w2.weight)
             markov.run_by(partial(self._linear.multiply, weight=bias))
         if confidence is None:
-            return BlockHeads(self._head, model.target_ids, table, bias)
+            return BlockHeads(self._head, ids, constants, table, bias)
         weight = confidence.proj.weight.detach().flatten().contiguous()
-        return BlockHeads(self._head, model.target_ids, table, bias, weight, float(confidence.proj.bias))
+        return BlockHeads(self._head, ids, constants, table, bias, weight, float(confidence.proj.bias))
 
     def _context_layer(self, layer: DrafterLayer) -> ContextLayer:
         norm = layer.self_attn.k_norm.weight.detach() if self._config.qk_norm else None

@@ -139,9 +139,9 @@ class _HeardChooser(DraftChooser):
         self._collector = collector
 
     @property
-    def is_greedy(self) -> bool:
-        """No: the logits of every draft are to be heard."""
-        return False
+    def keeps_logits(self) -> bool:
+        """Yes: those of every draft are to be heard."""
+        return True
 
     def __call__(self, k: int, logits: Tensor) -> Tensor:
         self._collector.drafting(self._heard, k, logits)

@@ -134,21 +134,24 @@ def test_context_and_blocks_are_those_of_the_torch_network(target: NativeDecoder
         assert close(native.block_hidden(token_ids, block, ours), reference.block_hidden(token_ids, block, theirs))
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 1e-40])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_native_draws_are_those_of_the_loop(target: NativeDecoder, name: str) -> None:
+def test_native_draws_are_those_of_the_loop(target: NativeDecoder, name: str, temperature: float) -> None:
     config = CONFIGS[name]
     native, _, model = networks(target, config)
     hidden = torch.randn((7, K, config.hidden_size), generator=torch.Generator().manual_seed(4))
     anchors = torch.tensor(random_tokens(7, 2, VOCAB_SIZE))
     requests = [
-        DraftRequest(f"r{i}", [int(a)], K, 1, SamplingParams(temperature=0.0), 0, 0) for i, a in enumerate(anchors)
+        DraftRequest(f"r{i}", [int(a)], K, 1, SamplingParams(temperature=temperature), i, 0)
+        for i, a in enumerate(anchors)
     ]
-    chooser = DraftSampler(model.target_ids, VOCAB_SIZE).chooser(requests)
+    sampler = DraftSampler(model.target_ids, VOCAB_SIZE)
+    chooser = sampler.chooser(requests)
     drawn = native.draw(hidden, anchors, chooser)
     logits = native._linear.multiply(hidden.flatten(0, 1), native._head).view(7, K, -1)
     with torch.inference_mode():
         expected = draw_blocks(
-            logits, hidden, anchors, chooser, native._model.markov_head, native._model.confidence_head
+            logits, hidden, anchors, sampler.chooser(requests), native._model.markov_head, native._model.confidence_head
         )
     assert torch.equal(drawn.token_ids, expected.token_ids)
     assert len(drawn.token_ids.unique()) > 5
@@ -158,7 +161,7 @@ def test_native_draws_are_those_of_the_loop(target: NativeDecoder, name: str) ->
     else:
         assert drawn.confidence_logits is None
     for i in range(7):  # alone, bit for bit
-        alone = native.draw(hidden[i : i + 1], anchors[i : i + 1], chooser)
+        alone = native.draw(hidden[i : i + 1], anchors[i : i + 1], sampler.chooser(requests[i : i + 1]))
         assert torch.equal(alone.token_ids[0], drawn.token_ids[i])
         if drawn.confidence_logits is not None:
             assert torch.equal(alone.confidence_logits[0], drawn.confidence_logits[i])

@@ -50,7 +50,15 @@ class _BlockShape(ctypes.Structure):
 class _BlockWeights(ctypes.Structure):
     """See BlockWeights in source/drafter.h."""
 
-    _fields_ = tuple((name, _POINTER) for name in ("head", "token_table", "token_bias", "confidence", "target_ids"))
+    _fields_ = tuple(
+        (name, _POINTER) for name in ("head", "token_table", "token_bias", "confidence", "target_ids", "constants")
+    )
+
+
+class _BlockInputs(ctypes.Structure):
+    """See BlockInputs in source/drafter.h."""
+
+    _fields_ = tuple((name, _POINTER) for name in ("hidden", "anchors", "temperatures", "keys"))
 
 
 class _Runner:
@@ -156,13 +164,15 @@ class BlockHeads:
     """What chooses a block's drafts.
 
     Attributes:
-        head: [V_d, d]. target_ids: int64 [V_d].
+        head: [V_d, d]. target_ids: int64 [V_d], ascending: among equals the lowest id is drawn.
+        constants: of each target id's noise, int64 [V_d] (sampling/noise.py).
         token_table, token_bias: of a vanilla Markov head, float32 [V_t, r] and [V_d, r]; None for none.
         confidence: float32 [d], or [d + r] where it sees the token before; None for none.
     """
 
     head: PackedWeight
     target_ids: Tensor
+    constants: Tensor
     token_table: Tensor | None = None
     token_bias: PackedWeight | None = None
     confidence: Tensor | None = None
@@ -170,7 +180,7 @@ class BlockHeads:
 
 
 class NativeBlockDraw(_Runner):
-    """Draws greedy blocks."""
+    """Draws blocks, greedy or coupled (speculation/draft_sampling.py)."""
 
     def __init__(self, workers: Workers, heads: BlockHeads, path: InstructionPath | None = None) -> None:
         super().__init__(workers, path)
@@ -181,15 +191,18 @@ class NativeBlockDraw(_Runner):
             None if heads.token_bias is None else heads.token_bias.records,
             heads.confidence,
             heads.target_ids,
+            heads.constants,
         )
         self._weights = _BlockWeights(*(None if part is None else part.data_ptr() for part in parts))
 
-    def draw(self, hidden: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor | None]:
+    def draw(self, hidden: Tensor, anchors: Tensor, temperatures: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
         """Drafts (target ids, int64 [R, K]) and the logits of their confidences, float32 [R, K].
 
         Args:
             hidden: after the final norm, float32 [R, K, d]. anchors: target ids, int64 [R].
+            temperatures: float64 [R]. keys: of each draft's noise, int64 [R, K]; not read at temperature 0.
         """
+        hidden = hidden.contiguous()
         heads, (num_requests, num_drafts, width) = self._heads, hidden.shape
         rank = 0 if heads.token_table is None else heads.token_table.shape[1]
         shape = _BlockShape(
@@ -207,13 +220,12 @@ class NativeBlockDraw(_Runner):
         drafts = torch.empty((num_requests, num_drafts), dtype=torch.int64)
         scores = torch.empty((num_requests, num_drafts))
         self._library.call(
-            "draw_greedily",
+            "draw_blocks",
             self._workers.handle,
             self._path,
             ctypes.byref(shape),
             ctypes.byref(self._weights),
-            hidden.contiguous(),
-            anchors,
+            ctypes.byref(_BlockInputs(*(t.data_ptr() for t in (hidden, anchors, temperatures, keys)))),
             drafts,
             scores,
             self._room("block_bytes", shape),

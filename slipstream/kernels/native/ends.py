@@ -1,4 +1,4 @@
-"""Both ends of a decoder in the native library: rows of the embedding, and the final norm with the output projection."""
+"""Both ends of a decoder in the native library: rows of the embedding; the final norm and the output projection."""
 
 from __future__ import annotations
 

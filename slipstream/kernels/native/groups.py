@@ -91,7 +91,7 @@ class QuantizedRows:
 
 def quantize_rows(x: Tensor) -> QuantizedRows:
     """The twin of the native one: [M, K] float32, bit for bit."""
-    groups = x.unflatten(-1, (-1, GROUP))
+    groups = x.view(x.shape[0], x.shape[1] // GROUP, GROUP)
     largest = groups.abs().amax(-1)
     is_some = largest > 1e-30
     # Not `127.0 / largest`: PyTorch makes a reciprocal and a product of that.
@@ -112,7 +112,7 @@ def multiply_groups(x: Tensor, weight: Groups, bias: Tensor | None = None) -> Te
     rows = quantize_rows(x)
     num_rows, num_outputs = x.shape[0], weight.shape[0]
     output = torch.zeros((num_rows, num_outputs))
-    left = rows.values.unflatten(-1, (-1, GROUP)).float()
+    left = rows.values.view(num_rows, x.shape[1] // GROUP, GROUP).float()
     right = weight.values.view(num_outputs, -1, GROUP).float()
     for group in range(left.shape[1]):
         dots = left[:, group] @ right[:, group].T  # whole numbers below 2^24

@@ -41,7 +41,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "normalize": (None, (_POINTER, _INT, _POINTER, _POINTER, _INT, _INT, ctypes.c_float, _POINTER)),
     "block_bytes": (_LONG, (_POINTER,)),
-    "draw_greedily": (None, (_POINTER, _INT, *(_POINTER,) * 7)),
+    "draw_blocks": (None, (_POINTER, _INT, *(_POINTER,) * 6)),
 }
 
 

@@ -16,14 +16,6 @@ float dot(const float* a, const float* b, int size) {
     return sum;
 }
 
-int first_largest(const float* x, int size) {
-    int found = 0;
-    for (int i = 1; i < size; ++i) {
-        if (x[i] > x[found]) found = i;
-    }
-    return found;
-}
-
 }  // namespace
 
 int64_t context_bytes(const ContextShape& shape) {
@@ -84,8 +76,8 @@ int64_t block_bytes(const BlockShape& shape) {
                                 QuantizedBuffer::bytes(shape.num_requests, shape.rank));
 }
 
-void draw_greedily(Workers& workers, int path, const BlockShape& shape, const BlockWeights& weights, const float* hidden,
-                   const int64_t* anchors, int64_t* drafts, float* scores, uint8_t* scratch) {
+void draw_blocks(Workers& workers, int path, const BlockShape& shape, const BlockWeights& weights,
+                 const BlockInputs& given, int64_t* drafts, float* scores, uint8_t* scratch) {
     const int num_requests = shape.num_requests, num_drafts = shape.num_drafts, num_rows = num_requests * num_drafts;
     const int size = shape.hidden_size, vocab_size = shape.vocab_size, rank = shape.rank;
     const RowFunctions& functions = row_functions_of(static_cast<Path>(path));
@@ -95,12 +87,12 @@ void draw_greedily(Workers& workers, int path, const BlockShape& shape, const Bl
     scratch += aligned(place(num_rows, vocab_size) * sizeof(float));
     const QuantizedBuffer tokens(scratch, num_requests, rank);
 
-    each_row(workers, num_rows, [&](int row) { functions.quantize(hidden + place(row, size), size, inputs.row(row)); });
+    each_row(workers, num_rows, [&](int row) { functions.quantize(given.hidden + place(row, size), size, inputs.row(row)); });
     multiply(workers, static_cast<Path>(path), {weights.head, static_cast<Bits>(shape.head_bits), vocab_size, size},
              inputs.rows(), {logits, vocab_size});
     for (int k = 0; k < num_drafts; ++k) {
         const auto before = [&](int request) {
-            return k == 0 ? anchors[request] : drafts[place(request, num_drafts) + k - 1];
+            return k == 0 ? given.anchors[request] : drafts[place(request, num_drafts) + k - 1];
         };
         float* const of_draft = logits + place(k, vocab_size);
         const ptrdiff_t stride = static_cast<ptrdiff_t>(num_drafts) * vocab_size;
@@ -115,13 +107,19 @@ void draw_greedily(Workers& workers, int path, const BlockShape& shape, const Bl
         each_row(workers, num_requests, [&](int request) {
             const size_t draft = place(request, num_drafts) + static_cast<size_t>(k);
             if (shape.has_confidence != 0) {
-                float score = dot(hidden + draft * static_cast<size_t>(size), weights.confidence, size);
+                float score = dot(given.hidden + draft * static_cast<size_t>(size), weights.confidence, size);
                 if (shape.sees_token != 0) {
                     score += dot(weights.token_table + before(request) * rank, weights.confidence + size, rank);
                 }
                 scores[draft] = score + shape.confidence_bias;
             }
-            drafts[draft] = weights.target_ids[first_largest(of_draft + request * stride, vocab_size)];
+            const float* choices = of_draft + request * stride;
+            const double temperature = given.temperatures[request];
+            int chosen = functions.first_argmax(choices, vocab_size);
+            if (chosen >= 0 && temperature > 0.0) {
+                chosen = functions.draw(choices, vocab_size, chosen, temperature, given.keys[draft], weights.constants);
+            }
+            drafts[draft] = weights.target_ids[chosen < 0 ? 0 : chosen];  // a block of NaNs drafts something harmless
         });
     }
 }

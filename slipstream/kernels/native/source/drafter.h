@@ -47,14 +47,21 @@ struct BlockWeights {
     const uint8_t* token_bias;  // [V_d, rank]
     const float* confidence;    // [hidden (+ rank)]
     const int64_t* target_ids;  // [V_d]
+    const uint64_t* constants;  // of the noise of each, [V_d] (sampling_row.h)
 };
 
 int64_t block_bytes(const BlockShape& shape);
 
-// Greedy blocks of a vanilla Markov head: each draft is the likeliest token, the first among equals.
-// hidden: [R * K, hidden], after the final norm. anchors: target ids [R].
+struct BlockInputs {
+    const float* hidden;         // [R * K, hidden], after the final norm
+    const int64_t* anchors;      // target ids [R]
+    const double* temperatures;  // [R]; 0 takes the likeliest token, the first among equals
+    const uint64_t* keys;        // of each draft's noise, [R, K]; not read at temperature 0
+};
+
+// Blocks of a vanilla Markov head, draft after draft.
 // drafts: target ids [R, K]; scores: logits of the confidences [R, K].
-void draw_greedily(Workers& workers, int path, const BlockShape& shape, const BlockWeights& weights, const float* hidden,
-                   const int64_t* anchors, int64_t* drafts, float* scores, uint8_t* scratch);
+void draw_blocks(Workers& workers, int path, const BlockShape& shape, const BlockWeights& weights,
+                 const BlockInputs& inputs, int64_t* drafts, float* scores, uint8_t* scratch);
 
 }  // namespace slipstream

@@ -109,10 +109,9 @@ void slipstream_write_context(void* workers, int path, const ContextShape* shape
 
 int64_t slipstream_block_bytes(const BlockShape* shape) { return block_bytes(*shape); }
 
-void slipstream_draw_greedily(void* workers, int path, const BlockShape* shape, const BlockWeights* weights,
-                              const float* hidden, const int64_t* anchors, int64_t* drafts, float* scores,
-                              uint8_t* scratch) {
-    draw_greedily(*static_cast<Workers*>(workers), path, *shape, *weights, hidden, anchors, drafts, scores, scratch);
+void slipstream_draw_blocks(void* workers, int path, const BlockShape* shape, const BlockWeights* weights,
+                            const BlockInputs* inputs, int64_t* drafts, float* scores, uint8_t* scratch) {
+    draw_blocks(*static_cast<Workers*>(workers), path, *shape, *weights, *inputs, drafts, scores, scratch);
 }
 
 void slipstream_embed(const uint8_t* records, int bits, int num_outputs, int num_inputs, const int64_t* ids, int num_rows,
