@@ -116,7 +116,9 @@ $(BIN)/python:
 	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+NATIVE := setup.py $(wildcard slipstream/kernels/native/source/*)
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	@echo "==> installing Slipstream into $(VENV) (PyTorch is the large part)"
 	@$(PIP_INSTALL) -e .
 	@touch $@

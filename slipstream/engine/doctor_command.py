@@ -52,7 +52,7 @@ def findings(model: str) -> Iterator[tuple[str, str]]:
         yield "CUDA", "none"
     library = open_library()
     if library is None:
-        yield "native kernels", "not built: install the package again where a C++20 compiler is (g++ or clang++)"
+        yield "native kernels", "not built: install the package again where a C++20 compiler is (g++)"
     else:
         paths = [path.name.lower() for path in InstructionPath if path <= library.best_path]
         yield "native kernels", f"built; this processor runs {', '.join(paths)}; the last is in use"

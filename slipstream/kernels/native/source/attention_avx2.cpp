@@ -1,3 +1,4 @@
+#if defined(__x86_64__)
 #pragma GCC target("avx2,fma,f16c")
 #include "attention_tile.h"
 #include "lanes_avx2.h"
@@ -10,3 +11,5 @@ void attend_avx2(const AttentionStep& step, const RequestRows& request, const At
 }
 
 }  // namespace slipstream
+
+#endif

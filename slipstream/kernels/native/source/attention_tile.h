@@ -10,7 +10,7 @@
 namespace slipstream {
 
 // A row of the cache that will be read soon: what a request reads lies apart, so no processor sees it coming.
-inline void prefetch(const LayerCache& cache, int64_t start, int width) {
+static inline void prefetch(const LayerCache& cache, int64_t start, int width) {
     const int size = cache.is_bfloat16 ? 2 : 4;
     const char* from = static_cast<const char*>(cache.data) + start * size;
     for (int i = 0; i < width * size; i += 64) __builtin_prefetch(from + i);

@@ -1,5 +1,6 @@
 // AVX2: bytes are multiplied in pairs into 16 bits. Four-bit weights keep eight such pairs below 2^15, so a whole group is
 // summed there; pairs of eight-bit weights are widened at once.
+#if defined(__x86_64__)
 #pragma GCC target("avx2,fma,f16c")
 #include <immintrin.h>
 
@@ -121,3 +122,5 @@ void linear_avx2(const Weight& weight, const Rows& rows, int first, int last, co
 }
 
 }  // namespace slipstream
+
+#endif

@@ -1,4 +1,5 @@
 // AVX-512 with VNNI: one instruction multiplies and adds four inputs of all 16 outputs of a block.
+#if defined(__x86_64__)
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")
 #include <immintrin.h>
 
@@ -81,3 +82,5 @@ void linear_avx512_vnni(const Weight& weight, const Rows& rows, int first, int l
 }
 
 }  // namespace slipstream
+
+#endif

@@ -9,6 +9,7 @@
 #include "linear.h"
 
 namespace slipstream {
+namespace {  // of its own in every path: the compiler uses the path's instructions in all of it
 
 // R rows side by side, as the inner loops read them: everything is at a fixed distance from one address.
 template <int R>
@@ -118,4 +119,5 @@ void linear_by_tiles(const Weight& weight, const Rows& rows, int first, int last
     }
 }
 
+}  // namespace
 }  // namespace slipstream

@@ -1,3 +1,4 @@
+#if defined(__x86_64__)
 #pragma GCC target("avx2,fma,f16c")
 #include "lanes_avx2.h"
 #include "row_functions_body.h"
@@ -7,3 +8,5 @@ namespace slipstream {
 const RowFunctions kAvx2RowFunctions = row_functions<Avx2Lanes>();
 
 }  // namespace slipstream
+
+#endif

@@ -19,14 +19,14 @@ constexpr double kSlack = 0x1p-22;          // absolute, on w; its float error i
 constexpr double kMinTemperature = 1e-30;   // for the narrowing only: a higher one just keeps more tokens
 
 // See slipstream/sampling/noise.py.
-inline uint64_t hash_token(uint64_t constant, uint64_t key) {
+static inline uint64_t hash_token(uint64_t constant, uint64_t key) {
     uint64_t value = constant ^ key;
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
     return (value ^ (value >> 27)) * 0x94D049BB133111EBu;
 }
 
 // -log(u), u = 1 - w, w = (2 k + 1) / 2^53 with k + 2^51 = the hash's upper 52 bits: all exact but for the logarithm.
-inline double exponential_noise(uint64_t hash) {
+static inline double exponential_noise(uint64_t hash) {
     const double w = static_cast<double>(static_cast<int64_t>(hash) >> 12) * 0x1p-52 + (0.5 + 0x1p-53);
     return -std::log1p(-w);
 }
