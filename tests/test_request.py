@@ -38,6 +38,7 @@ WRONG: list[tuple[str, Any]] = [
     ("bad_words_token_ids", ("a",)),
     ("bad_words_token_ids", ((1,),) * 1025),
     ("thinking", 10),
+    ("constraint", "{}"),
     *(
         ("logit_bias", value)
         for value in ([1], None, {"1": 1}, {1.0: 1}, {True: 1}, {1: "1"}, {1: True}, {1: math.nan})
