@@ -11,14 +11,20 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $
 # One thread per process: the processes share the cores.
 PYTEST_PARALLEL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-.PHONY: help serve test test-slow test-exhaustive lint compare drafter install install-dev model clean
+.PHONY: help serve test test-slow test-exhaustive test-page lint compare drafter page docs clients soak fuzz install \
+	install-dev model clean
 
 help:
 	@echo "make serve      install into $(VENV), fetch the embedded model, serve on http://127.0.0.1:$(PORT)"
 	@echo "make test       install what tests need and run them (no GPU, compiler or account needed)"
 	@echo "make test-slow  the long tests (exactness factorial, oracle runs); test-exhaustive: every case of them"
+	@echo "make page       rebuild the page at / from page/ (needs node and npm); make test-page: drive it in Chromium"
 	@echo "make compare    what the separate draft budget is worth, measured here"
 	@echo "make drafter    make the drafter of $(MODEL): train, calibrate, evaluate, card (hours on two cores; goes on where it was)"
+	@echo "make clients    foreign clients (LangChain, LlamaIndex, guidellm, aiperf …) against a server; ARGS=vllm: that one"
+	@echo "make soak       half an hour of 200 clients, aborts and bad requests, and what must hold afterwards"
+	@echo "make fuzz       schemathesis on the API's description"
+	@echo "make docs       the documentation as a site, in build/site"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make install    only install; make install-dev with what tests and benchmarks need"
 	@echo "make model      only fetch the embedded model"
@@ -71,8 +77,34 @@ test-exhaustive: install-dev model
 	@echo "==> every case of the long tests, on all cores"
 	@$(PYTEST_PARALLEL) -m "slow and not timing" --benchmark-disable $(ARGS)
 
+# Needs Chromium (Debian: apt-get install chromium). SLIPSTREAM_SCREENSHOTS=1 makes those of the README.
+test-page: install-dev
+	@$(PIP_INSTALL) -e '.[browser]'
+	@$(BIN)/python -m pytest -m browser tests/server $(ARGS)
+
+# The built page is kept with the sources, so that serving needs no node; a test sees when it is older than they are.
+page:
+	@cd page && npm ci --no-audit --no-fund --ignore-scripts && npm run build
+
 lint: install-dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# An environment per client, under build/clients: they ask for versions that exclude each other.
+clients: install-dev model
+	@$(BIN)/python benchmarks/run_clients.py $(ARGS)
+
+soak: install model
+	@mkdir -p build && $(BIN)/python benchmarks/soak.py --json build/soak.json $(ARGS)
+
+fuzz: install model
+	@$(PIP_INSTALL) -e '.[fuzz]'
+	@$(BIN)/python benchmarks/fuzz_api.py $(ARGS)
+
+# --strict: a dead link, or a page that the menu lacks, is an error.
+docs: $(BIN)/python
+	@$(PIP_INSTALL) $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "==> build/site/index.html"
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

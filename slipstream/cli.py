@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import logging
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -15,12 +14,11 @@ from slipstream import __version__
 from slipstream.config import AUTO_COSTS, EMBEDDED_MODEL, SettingError, Settings
 from slipstream.engine.flags import add_engine_arguments, add_record_arguments, record_to, settings_from_args
 from slipstream.request import RequestError
+from slipstream.server.flags import add_server_arguments, options_from_args
 
 BAD_USAGE = 2
 FAILED = 1
 INTERRUPTED = 130
-DEFAULT_PORT = 8000
-MAX_STUCK_STEP_S = 86400
 
 
 LAB_COMMANDS: dict[str, tuple[str, str]] = {
@@ -67,6 +65,11 @@ def _run(arguments: list[str]) -> int:
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(_unknown_flag(unknown[0], args.command_parser))
+    if getattr(args, "config", None) is not None and args.run is _serve:
+        from slipstream.server.config_file import with_config_file
+
+        added = with_config_file(arguments[1:], args.command_parser, args.config)
+        args = parser.parse_args([arguments[0], *added])
     args.command_line = shlex.join(["slipstream", *arguments])  # figures that are kept say what made them
     command: Callable[[argparse.Namespace], int | None] = args.run
     return command(args) or 0
@@ -86,7 +89,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     serve = add("serve", "Start an OpenAI-compatible HTTP server.", _serve)
     _add_model_arguments(serve)
     add_engine_arguments(serve)
-    _add_server_arguments(serve)
+    add_server_arguments(serve)
     add_record_arguments(serve)
     generate = add("generate", "Answer one prompt in the terminal.", _generate)
     generate.add_argument("prompt", help="the prompt; - reads it from standard input")
@@ -125,22 +128,6 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model")
 
 
-def _add_server_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("server")
-    group.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all (default: this machine only)"
-    )
-    group.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"0 takes any free one (default: {DEFAULT_PORT})")
-    group.add_argument("--seed", type=int, help="makes the seeds drawn for requests without one repeatable")
-    group.add_argument(
-        "--stuck-step-s",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="a step longer than this makes /health answer 503 (default: 60)",
-    )
-
-
 def _add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("generation")
     group.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")
@@ -165,21 +152,15 @@ def _serve(args: argparse.Namespace) -> int | None:
         served["served_model_name"] = args.served_model_name
     model = EMBEDDED_MODEL if args.model is None else args.model
     settings = settings_from_args(args, model if args.positional_model is None else args.positional_model, served)
-    if not 0 <= args.port <= 65535:
-        raise SettingError(f"--port {args.port} is not a port; use 0 (any free one) to 65535")
-    if not 0 < args.stuck_step_s <= MAX_STUCK_STEP_S:
-        raise SettingError(f"--stuck-step-s must be above 0 and at most {MAX_STUCK_STEP_S}, got {args.stuck_step_s}")
+    options = options_from_args(args)
     _check(settings)
     record = record_to(args)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("torch").setLevel(logging.WARNING)
+    from slipstream.server.logs import configure_logging
+
+    configure_logging(options.log_format, options.log_level)
     from slipstream.server.serve import serve
 
-    return _explaining(
-        lambda: serve(
-            settings, host=args.host, port=args.port, seed=args.seed, stuck_step_s=args.stuck_step_s, record=record
-        )
-    )
+    return _explaining(lambda: serve(settings, options, record=record))
 
 
 def _generate(args: argparse.Namespace) -> int | None:

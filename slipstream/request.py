@@ -8,6 +8,7 @@ from enum import StrEnum
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
+MAX_BAD_WORDS = 1024
 MAX_WHOLE_NUMBER = (1 << 63) - 1
 
 
@@ -36,6 +37,99 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+@dataclass(frozen=True, slots=True)
+class ThinkingBudget:
+    """Ends a model's reasoning after so many tokens, by forcing the marker that closes it.
+
+    Attributes:
+        max_tokens: reasoning tokens at most, markers not counted.
+        start_ids, end_ids: the markers.
+        is_open: the prompt ends inside of the reasoning, so it begins with the first output token.
+    """
+
+    max_tokens: int
+    start_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+    is_open: bool
+
+    def forced_token(self, output: Sequence[int]) -> int | None:
+        """The only token that may follow `output` (all output tokens so far); None where any may."""
+        start = 0 if self.is_open else _end_of(self.start_ids, output)
+        if start is None or len(output) - start < self.max_tokens:
+            return None
+        if _end_of(self.end_ids, output[start:]) is not None:
+            return None
+        position = len(output) - start - self.max_tokens
+        return self.end_ids[position] if position < len(self.end_ids) else None
+
+
+class ConstraintKind(StrEnum):
+    """How the text of a constraint is written."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningMarkers:
+    """The reasoning that may stand before a constrained answer, and is free.
+
+    Attributes:
+        start_ids, end_ids: the markers.
+        is_open: the prompt ends inside of the reasoning; otherwise the model may open it with its first tokens.
+    """
+
+    start_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+    is_open: bool
+
+    def document_start(self, output: Sequence[int]) -> int | None:
+        """Where the answer begins in `output` (all output tokens); None inside of the reasoning."""
+        first = 0
+        if not self.is_open:
+            first = len(self.start_ids)
+            if tuple(output[:first]) != self.start_ids:
+                return 0
+        end = _end_of(self.end_ids, output[first:])
+        return None if end is None else first + end
+
+    def next_of_start(self, output: Sequence[int]) -> int | None:
+        """The token by which the reasoning may (still) be opened after `output`; None where it may not."""
+        position = len(output)
+        if self.is_open or position >= len(self.start_ids) or tuple(output) != self.start_ids[:position]:
+            return None
+        return self.start_ids[position]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputConstraint:
+    """What an output must be. EOS and stop ids can be sampled only where it is complete, so `stop` means a complete
+    document and `length` the beginning of one.
+
+    Attributes:
+        kind, text: a JSON schema; a regular expression of the whole text; a JSON list of the only texts; or a grammar,
+            Lark or GBNF.
+        parameter: the request field that asked for it, which errors name.
+        reasoning: what may stand before it.
+    """
+
+    kind: ConstraintKind
+    text: str
+    parameter: str = field(default="structured_outputs", compare=False)
+    reasoning: ReasoningMarkers | None = None
+
+
+def _end_of(part: Sequence[int], whole: Sequence[int]) -> int | None:
+    """Where the first occurrence of `part` in `whole` ends."""
+    size = len(part)
+    for end in range(size, len(whole) + 1):
+        if whole[end - 1] == part[-1] and tuple(whole[end - size : end]) == tuple(part):
+            return end
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen. Names and meanings follow vLLM and the OpenAI API.
@@ -58,6 +152,12 @@ class SamplingParams:
         repetition_penalty: divides positive (multiplies negative) logits of tokens in prompt or output, in
             [0.01, 100].
         logprobs: number of alternatives to report beside each sampled token's log probability; None reports nothing.
+        prompt_logprobs: the same for the prompt's tokens from the second on. The prompt is then computed whole, the
+            prefix cache is not read.
+        allowed_token_ids: the only tokens that may be sampled; None allows all.
+        bad_words_token_ids: sequences that are never completed.
+        thinking: bound of the reasoning.
+        constraint: what the output must be; None lets it be anything.
     """
 
     n: int = 1
@@ -77,6 +177,11 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    thinking: ThinkingBudget | None = None
+    constraint: OutputConstraint | None = None
 
     def __post_init__(self) -> None:
         """`stop` may be one string, and both stop lists any sequence; they become tuples. Raises RequestError."""
@@ -94,8 +199,25 @@ class SamplingParams:
         _check_whole_range("min_tokens", self.min_tokens, 0, MAX_WHOLE_NUMBER)
         if self.max_tokens is not None:
             _check_whole_range("max_tokens", self.max_tokens, 1, MAX_WHOLE_NUMBER)
-        if self.logprobs is not None:
-            _check_whole_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        for name in ("logprobs", "prompt_logprobs"):
+            if (count := getattr(self, name)) is not None:
+                _check_whole_range(name, count, 0, MAX_LOGPROBS)
+        if self.allowed_token_ids is not None:
+            allowed = _checked_tuple("allowed_token_ids", self.allowed_token_ids, int)
+            if not allowed:
+                raise RequestError("allowed_token_ids must name at least one token", "allowed_token_ids")
+            object.__setattr__(self, "allowed_token_ids", allowed)
+        words = _checked_tuple("bad_words_token_ids", self.bad_words_token_ids, tuple)
+        if len(words) > MAX_BAD_WORDS or not all(words):
+            raise RequestError(
+                f"bad_words_token_ids takes at most {MAX_BAD_WORDS} words, none of them empty", "bad_words_token_ids"
+            )
+        if self.thinking is not None:
+            if not isinstance(self.thinking, ThinkingBudget):
+                raise RequestError(f"thinking must be a ThinkingBudget, got {shown(self.thinking)}", "thinking")
+            _check_whole_range("thinking", self.thinking.max_tokens, 0, MAX_WHOLE_NUMBER)
+        if self.constraint is not None and not isinstance(self.constraint, OutputConstraint):
+            raise RequestError(f"constraint must be an OutputConstraint, got {shown(self.constraint)}", "constraint")
         _check_range("temperature", self.temperature, 0.0, 100.0)
         _check_number("top_p", self.top_p)
         if not 0.0 < self.top_p <= 1.0:
@@ -116,6 +238,12 @@ class SamplingParams:
         for text in self.stop:
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise RequestError(f"stop {shown(text)} holds half a surrogate pair and is no text", "stop")
+        if self.stop and self.constraint is not None:
+            raise RequestError(
+                f"stop would cut what {self.constraint.parameter} asks to be complete; leave one of them out, or end "
+                "by stop_token_ids, which are looked for where the output is complete",
+                "stop",
+            )
         self._check_logit_bias()
 
     def _check_logit_bias(self) -> None:
@@ -173,7 +301,7 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
 
 
 def _checked_tuple(name: str, values: object, kind: type) -> tuple[object, ...]:
-    what = "strings" if kind is str else "token ids"
+    what = {str: "strings", int: "token ids"}.get(kind, "tuples of token ids")
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise RequestError(f"{name} must be a list of {what}, got {shown(values)}", name)
     for value in values:
@@ -220,6 +348,9 @@ class Request:
         priority: lower is served first.
         arrival_time: seconds on the engine's clock.
         cache_salt: requests share prefix-cache blocks only with the same salt.
+        max_draft_tokens: drafts per step at most; None for as many as the server makes, 0 for none.
+        reads_prefix_cache: False where every prompt row must run, because something is reported of it.
+        prompt_logprobs: of the prompt's tokens from the second on, as far as computed.
         num_computed_tokens: tokens whose KV is in `block_ids`, committed results only.
         num_cached_tokens: how many of the prompt's tokens the prefix cache gave at the first admission.
         epoch: grows at each preemption; a result of an older epoch is stale.
@@ -247,6 +378,7 @@ class Request:
         "in_flight_emits",
         "in_flight_rows",
         "is_prefilling",
+        "max_draft_tokens",
         "max_total_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -256,7 +388,9 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "priority",
+        "prompt_logprobs",
         "queue_key",
+        "reads_prefix_cache",
         "request_id",
         "sampling",
         "seed",
@@ -278,6 +412,8 @@ class Request:
         priority: int = 0,
         arrival_time: float = 0.0,
         cache_salt: str = "",
+        max_draft_tokens: int | None = None,
+        reads_prefix_cache: bool = True,
     ) -> None:
         self.request_id = request_id
         self.token_ids = list(prompt_token_ids)
@@ -291,6 +427,9 @@ class Request:
         self.priority = priority
         self.arrival_time = arrival_time
         self.cache_salt = cache_salt
+        self.max_draft_tokens = max_draft_tokens
+        self.reads_prefix_cache = reads_prefix_cache
+        self.prompt_logprobs: list[Logprobs] = []
         self.max_total_tokens = 0
         self.queue_key: tuple[float, int] = (0.0, 0)
 
@@ -339,8 +478,13 @@ class RequestOutput:
         num_verified: drafts the target checked in this step.
         num_accepted: how many of them were accepted.
         num_cached_tokens: prompt tokens that came from the prefix cache.
+        num_preemptions: how often the request lost its KV; on the last output.
         logprobs: one entry per new token, when asked for.
         error: what went wrong, when finish_reason is ERROR.
+        num_drafted: drafts made at the end of this step, for the next one.
+        num_admitted: drafts that the plan let this step verify; the drafter may have given fewer.
+        prompt_logprobs: with the first output when asked for: one entry per prompt token from the second on.
+        refused_draft_ids: verified drafts that were not accepted, in order, where the executor says which.
     """
 
     request_id: str
@@ -352,3 +496,8 @@ class RequestOutput:
     num_cached_tokens: int = 0
     logprobs: list[Logprobs] | None = None
     error: str | None = None
+    num_drafted: int = 0
+    num_admitted: int = 0
+    prompt_logprobs: list[Logprobs] | None = None
+    num_preemptions: int = 0
+    refused_draft_ids: Sequence[int] = ()

@@ -30,6 +30,15 @@ WRONG: list[tuple[str, Any]] = [
     ("max_tokens", [10**5000]),
     ("repetition_penalty", 1e-40),
     ("repetition_penalty", 1e30),
+    ("prompt_logprobs", -1),
+    ("prompt_logprobs", 21),
+    ("allowed_token_ids", ()),
+    ("allowed_token_ids", ("a",)),
+    ("bad_words_token_ids", ((),)),
+    ("bad_words_token_ids", ("a",)),
+    ("bad_words_token_ids", ((1,),) * 1025),
+    ("thinking", 10),
+    ("constraint", "{}"),
     *(
         ("logit_bias", value)
         for value in ([1], None, {"1": 1}, {1.0: 1}, {True: 1}, {1: "1"}, {1: True}, {1: math.nan})

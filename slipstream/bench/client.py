@@ -32,6 +32,7 @@ class Target:
         base_url: with or without the `/v1` at its end.
         chat: `/v1/chat/completions`, else `/v1/completions`; prompts of token ids need the latter.
         timeout_s: longest silence before a request counts as failed.
+        tells_sources: the server says of every chunk how many tokens it holds and which of them were drafted.
     """
 
     base_url: str
@@ -39,6 +40,7 @@ class Target:
     chat: bool = True
     api_key: str | None = None
     timeout_s: float = 600.0
+    tells_sources: bool = False
 
     @property
     def root(self) -> str:
@@ -62,6 +64,8 @@ class Target:
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
         }
+        if self.tells_sources:
+            body["stream_options"]["include_token_sources"] = True
         if sampling.seed is not None:
             body["seed"] = sampling.seed
         if sampling.top_p != 1.0:
@@ -201,9 +205,10 @@ def _book(event: Any, now: float, shares_read: bool, record: RequestRecord) -> b
     if event.get("error"):
         raise _ServerError(_message_in(event))
     for choice in event.get("choices") or ():
-        if _carries_output(choice):
+        sources = choice.get("token_sources")
+        if bool(sources) if sources is not None else _carries_output(choice):
             record.coalesced_chunks += shares_read and bool(record.chunks) and record.chunks[-1].time == now
-            record.chunks.append(Chunk(now))
+            record.chunks.append(Chunk(now) if sources is None else Chunk(now, len(sources), sources.count("draft")))
         delta = choice.get("delta") or {}
         record.text += delta.get("content") or choice.get("text") or ""
         record.finish_reason = choice.get("finish_reason") or record.finish_reason
@@ -226,6 +231,16 @@ def _carries_output(choice: dict[str, Any]) -> bool:
     if delta.get("content") or delta.get("tool_calls") or any(delta.get(name) for name in REASONING_FIELDS):
         return True
     return delta.get("content") == "" and "role" not in delta and not choice.get("finish_reason")
+
+
+async def tells_sources(load: HttpLoad) -> bool:
+    """Whether the server can say where each chunk's tokens came from; only Slipstream can, and says who it is."""
+    try:
+        async with load.open_client() as client:
+            models = (await client.get(f"{load.target.root}/v1/models", timeout=10.0)).json()["data"]
+        return any(model["owned_by"] == "slipstream" for model in models)
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return False  # what is wrong with it will be said when it is asked for more
 
 
 async def first_model(load: HttpLoad) -> str:

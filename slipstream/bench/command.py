@@ -20,7 +20,7 @@ from slipstream.bench import compare, report
 from slipstream.bench.argument_checks import check_bench, check_compare
 from slipstream.bench.arguments import add_output_arguments, add_workload_arguments
 from slipstream.bench.arrivals import Arrivals, all_at_once, choose_arrivals
-from slipstream.bench.client import HttpLoad, Target, TargetError, first_model
+from slipstream.bench.client import HttpLoad, Target, TargetError, first_model, tells_sources
 from slipstream.bench.dataset import (
     SYNTHETIC_NOTE,
     Dataset,
@@ -201,6 +201,7 @@ async def _bench_http(
     )
     if not target.model:
         target = dataclasses.replace(target, model=await first_model(HttpLoad(target)))
+    target = dataclasses.replace(target, tells_sources=await tells_sources(HttpLoad(target)))
     sampling = [_sampling(args, index, args.ignore_eos) for index in range(args.num_prompts)]
     prompts = list(zip(dataset.take(args.num_prompts), sampling, strict=True))
     warmup = [(_warmup_prompt(prompt), params) for prompt, params in prompts[: args.num_warmups]]

@@ -17,10 +17,12 @@ class Chunk:
     Attributes:
         time: when it arrived.
         num_tokens: tokens in it; None where only the server knows (a chunk is a step's output, not a token).
+        num_drafted: accepted drafts among them; None likewise.
     """
 
     time: float
     num_tokens: int | None = None
+    num_drafted: int | None = None
 
 
 @dataclass(slots=True)

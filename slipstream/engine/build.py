@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,9 @@ from slipstream.execution.build import build_executor, model_kv_bytes_per_token
 from slipstream.execution.device import resolve_device
 from slipstream.execution.executor import TorchExecutor
 from slipstream.models.loading import ModelSource, open_model
+from slipstream.models.tokenizer import Tokenizer
 from slipstream.request import RequestError
+from slipstream.sampling.grammar import GrammarCompiler
 from slipstream.sampling.sampler import check_sampling
 from slipstream.scheduler.layouts import NO_LAYOUT
 from slipstream.scheduler.stopping import TokenStopChecker
@@ -49,12 +52,18 @@ from slipstream.speculation.shipped import SHIPPED_FOLDER
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """An engine in front of a real model, and what its fronts need beside it. refitter: None without a cost table."""
+    """An engine in front of a real model, and what its fronts need beside it.
+
+    Attributes:
+        grammars: compiles what outputs are held to; requests are cheapest to take when that is done before.
+        refitter: None without a cost table.
+    """
 
     engine: Engine
     source: ModelSource
     vocabulary: Vocabulary
     resolution: Resolution
+    grammars: GrammarCompiler
     refitter: CostRefitter | None = None
 
     @property
@@ -107,6 +116,8 @@ def build_engine(
         announce(resolution)
     config = resolution.scheduler
     vocabulary = Vocabulary.from_tokenizer(source.tokenizer)
+    eos_token_ids = tuple({*source.config.eos_token_ids, *source.tokenizer.eos_token_ids})
+    grammars = grammar_compiler(source.tokenizer, vocabulary, eos_token_ids, source.config.vocab_size)
     commit_lag = resolution.settings.scheduler.commit_lag
     worker = WorkerThread("slipstream-executor") if commit_lag else None
 
@@ -117,6 +128,7 @@ def build_engine(
             num_kv_blocks=config.num_kv_blocks,
             block_size=config.block_size,
             drafter=drafter,
+            matchers=grammars,
         )
         if kept is not None or settings.scheduler.cost_table not in (AUTO_COSTS, PROFILE_COSTS):
             return executor, costs
@@ -139,15 +151,15 @@ def build_engine(
         scheduler,
         executor,
         clock=time.monotonic,
-        eos_token_ids=tuple({*source.config.eos_token_ids, *source.tokenizer.eos_token_ids}),
+        eos_token_ids=eos_token_ids,
         commit_lag=commit_lag,
         worker=worker,
-        check_sampling=submission_checker(source.config.vocab_size),
+        check_sampling=submission_checker(source.config.vocab_size, grammars),
         forget=stops.forget,
         on_step=None if refitter is None else refitter.observe,
         on_close=None if recorder is None else recorder.close,
     )
-    return BuiltEngine(engine, source, vocabulary, resolution, refitter)
+    return BuiltEngine(engine, source, vocabulary, resolution, grammars, refitter)
 
 
 def _model_rows(settings: Settings, source: ModelSource, device: torch.device) -> list[ResolvedSetting]:
@@ -176,11 +188,30 @@ def _dtype_reason(arithmetic: Arithmetic) -> str:
     return f"what this {arithmetic.device.type} multiplies in hardware"
 
 
-def submission_checker(vocab_size: int) -> Callable[[Submission], None]:
-    """Refuses token ids that the model does not have, in parameters and in the prompt."""
+def grammar_compiler(
+    tokenizer: Tokenizer, vocabulary: Vocabulary, eos_token_ids: Sequence[int], vocab_size: int
+) -> GrammarCompiler:
+    """A compiler of constraints over the tokens of a model with `vocab_size` logits."""
+    return GrammarCompiler(
+        vocabulary.token_bytes,
+        special_token_ids=vocabulary.special_token_ids,
+        eos_token_ids=eos_token_ids,
+        vocab_size=vocab_size,
+        encode=functools.partial(tokenizer.encode, add_special_tokens=False),
+    )
+
+
+def submission_checker(vocab_size: int, grammars: GrammarCompiler | None = None) -> Callable[[Submission], None]:
+    """Refuses token ids that the model does not have, in parameters and in the prompt, and constraints that cannot be
+    compiled: all of them without `grammars`."""
 
     def check(submission: Submission) -> None:
         check_sampling(submission.sampling, vocab_size)
+        constraint = submission.sampling.constraint
+        if constraint is not None:
+            if grammars is None:
+                raise RequestError("this engine cannot hold an output to a grammar", constraint.parameter)
+            grammars.check(constraint)
         for position, token_id in enumerate(submission.prompt_token_ids):
             if not 0 <= token_id < vocab_size:
                 raise RequestError(

@@ -8,6 +8,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from slipstream.engine.messages import StepReport, Submission
+from slipstream.engine.step_observers import StepObserver, StepObservers
 from slipstream.engine.worker import WorkerThread
 from slipstream.request import FinishReason, Request, RequestError, RequestOutput
 from slipstream.scheduler.protocol import Executor, RequestResult, StepPlan, StepResult
@@ -55,11 +56,11 @@ class Engine:
         check_sampling: Callable[[Submission], None] | None = None,
         forget: Callable[[str], None] | None = None,
         on_close: Callable[[], None] | None = None,
-        on_step: Callable[[StepPlan, StepResult], None] | None = None,
+        on_step: StepObserver | None = None,
     ) -> None:
         """`worker` (for lag 1) is the thread that loaded the executor's model; `check_sampling` raises RequestError for
         what the model cannot serve; `forget` hears of ended choices, `on_close` of the engine's end, `on_step` of each
-        committed step that did not fail."""
+        committed step that did not fail, as do `observers` that are added later."""
         self.scheduler = scheduler
         self.executor = executor
         self.clock = clock
@@ -68,7 +69,7 @@ class Engine:
         self._check_sampling = check_sampling
         self._forget = forget
         self._on_close = on_close
-        self._on_step = on_step
+        self.observers = StepObservers() if on_step is None else StepObservers(on_step)
         self._worker = (worker or WorkerThread("slipstream-executor")) if commit_lag else None
         self._outstanding: tuple[StepPlan, Future[StepResult]] | None = None
         self._submissions: dict[str, Submission] = {}
@@ -179,8 +180,8 @@ class Engine:
     def _commit(self, plan: StepPlan, obtain: Callable[[], StepResult]) -> list[RequestOutput]:
         result = self._result(plan, obtain)
         outputs = self.scheduler.commit(plan, result)
-        if self._on_step is not None and not self._num_failures:
-            self._on_step(plan, result)
+        if not self._num_failures:
+            self.observers(plan, result)
         return outputs
 
     def _result(self, plan: StepPlan, obtain: Callable[[], StepResult]) -> StepResult:
@@ -221,6 +222,8 @@ class Engine:
             priority=submission.priority,
             arrival_time=submission.arrival_time,
             cache_salt=submission.cache_salt,
+            max_draft_tokens=submission.max_draft_tokens,
+            reads_prefix_cache=submission.sampling.prompt_logprobs is None,
         )
 
     def _first_scheduled(self, plan: StepPlan, now: float) -> list[tuple[str, float]]:

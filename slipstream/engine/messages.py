@@ -18,6 +18,7 @@ class Submission:
         priority: lower is served first.
         arrival_time: seconds on the engine's clock.
         cache_salt: requests share prefix-cache blocks only with the same salt.
+        max_draft_tokens: drafts per step at most; None for as many as the server makes, 0 for none.
     """
 
     request_id: str
@@ -27,6 +28,7 @@ class Submission:
     priority: int = 0
     arrival_time: float = 0.0
     cache_salt: str = ""
+    max_draft_tokens: int | None = None
 
     def choice_id(self, choice_index: int) -> str:
         """Id of one of its choices inside the engine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.engine.detokenizer import Detokenizer
@@ -50,7 +51,13 @@ class ChoiceDelta:
         token_ids: new tokens, whose text may come with a later delta.
         logprobs: one entry per new token when asked for.
         finish_reason: set on the last delta of the choice.
-        num_verified, num_accepted: drafts checked and accepted in the step.
+        num_verified, num_accepted: drafts checked and accepted in the step. The first `num_accepted` of the tokens
+            were drafted, the others are the target's own.
+        prompt_logprobs: with the first delta when asked for: one entry per prompt token, None for the first one, of
+            which nothing is known. Their text offsets are those of the prompt's text.
+        token_texts: characters that became certain with each new token, before anything is held back or cut at a stop
+            string.
+        refused_draft_ids: verified drafts that were not accepted; they stood behind the accepted ones.
     """
 
     choice_index: int
@@ -62,17 +69,36 @@ class ChoiceDelta:
     num_verified: int = 0
     num_accepted: int = 0
     error: str | None = None
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    token_texts: Sequence[str] = ()
+    refused_draft_ids: Sequence[int] = ()
 
 
 class ChoiceProcessor:
     """Holds the text of one choice that is not yet certain."""
 
-    __slots__ = ("_choice_index", "_detokenizer", "_num_characters", "_pending", "_sampling", "_vocabulary")
+    __slots__ = (
+        "_choice_index",
+        "_detokenizer",
+        "_num_characters",
+        "_pending",
+        "_prompt_token_ids",
+        "_sampling",
+        "_vocabulary",
+    )
 
-    def __init__(self, vocabulary: Vocabulary, sampling: SamplingParams, choice_index: int) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        sampling: SamplingParams,
+        choice_index: int,
+        prompt_token_ids: Sequence[int] = (),
+    ) -> None:
+        """The prompt matters only for what is reported of it."""
         self._vocabulary = vocabulary
         self._sampling = sampling
         self._choice_index = choice_index
+        self._prompt_token_ids = prompt_token_ids
         self._detokenizer = Detokenizer(vocabulary)
         self._pending = ""
         self._num_characters = 0
@@ -83,7 +109,7 @@ class ChoiceProcessor:
         token_ids = output.new_token_ids
         by_token = output.finish_reason is FinishReason.STOP and not isinstance(output.stop_reason, str)
         offsets: list[int] = []
-        last_text = ""
+        texts: list[str] = []
         for index, token_id in enumerate(token_ids):
             offsets.append(self._num_characters)
             text = self._detokenizer.push(token_id)
@@ -91,9 +117,9 @@ class ChoiceProcessor:
                 text = ""
             self._pending += text
             self._num_characters += len(text)
-            last_text = text
+            texts.append(text)
         if isinstance(output.stop_reason, str):
-            self._cut_at_stop(output.stop_reason, len(last_text))
+            self._cut_at_stop(output.stop_reason, len(texts[-1]) if texts else 0)
         held = 0
         if sampling.stop and output.finish_reason is None:
             held = length_that_may_begin_a_stop(self._pending, sampling.stop)
@@ -109,6 +135,9 @@ class ChoiceProcessor:
             num_verified=output.num_verified,
             num_accepted=output.num_accepted,
             error=output.error,
+            prompt_logprobs=None if output.prompt_logprobs is None else self._of_prompt(output.prompt_logprobs),
+            token_texts=texts,
+            refused_draft_ids=output.refused_draft_ids,
         )
 
     def _cut_at_stop(self, stop: str, length_of_last: int) -> None:
@@ -126,14 +155,26 @@ class ChoiceProcessor:
         if self._sampling.logprobs is None:
             return None
         return [
-            PositionLogprobs(
-                self._token(token_id, entry.logprob),
-                entry.rank,
-                tuple(self._token(alternative, logprob) for alternative, logprob in entry.top),
-                offset,
-            )
+            self._position(token_id, entry, offset)
             for token_id, entry, offset in zip(token_ids, entries or (), offsets, strict=True)
         ]
+
+    def _of_prompt(self, entries: list[Logprobs]) -> list[PositionLogprobs | None]:
+        positions: list[PositionLogprobs | None] = [None]
+        detokenizer = Detokenizer(self._vocabulary)
+        offset = len(detokenizer.push(self._prompt_token_ids[0]))
+        for token_id, entry in zip(self._prompt_token_ids[1:], entries, strict=True):
+            positions.append(self._position(token_id, entry, offset))
+            offset += len(detokenizer.push(token_id))
+        return positions
+
+    def _position(self, token_id: int, entry: Logprobs, text_offset: int) -> PositionLogprobs:
+        return PositionLogprobs(
+            self._token(token_id, entry.logprob),
+            entry.rank,
+            tuple(self._token(alternative, logprob) for alternative, logprob in entry.top),
+            text_offset,
+        )
 
     def _token(self, token_id: int, logprob: float) -> TokenLogprob:
         vocabulary = self._vocabulary

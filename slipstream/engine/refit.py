@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from slipstream.engine.step_times import StepTimes
 from slipstream.scheduler.cost_table import CostTable
 from slipstream.scheduler.costs import shape_of
 from slipstream.scheduler.protocol import StepMode, StepPlan, StepResult
@@ -57,7 +58,7 @@ class CostRefitter:
 
     Attributes:
         table: the newest. apply: takes it into use. listeners: hear of each refit, after it was applied.
-        refits: how many there were.
+        refits: how many there were. times: what the table said of live steps, and what they took.
     """
 
     table: CostTable
@@ -65,6 +66,7 @@ class CostRefitter:
     rule: RefitRule = field(default_factory=RefitRule)
     listeners: list[Callable[[Refit], None]] = field(default_factory=list)
     refits: int = 0
+    times: StepTimes = field(default_factory=StepTimes)
     _drifts: dict[StepMode, list[float]] = field(default_factory=dict)
 
     def observe(self, plan: StepPlan, result: StepResult) -> None:
@@ -77,6 +79,11 @@ class CostRefitter:
         mode = self.table.dispatch(shape).mode
         if expected <= 0.0 or mode is not result.mode:
             return
+        self.times.add("target", mode.value, expected, result.target_ms)
+        if result.draft_ms > 0.0:
+            num_drafting = sum([outcome.num_draft_tokens > 0 for outcome in result.results])
+            said = self.table.draft_ms(num_drafting, result.num_draft_query_rows)
+            self.times.add("draft", "", said, result.draft_ms)
         drifts = self._drifts.setdefault(mode, [])
         drifts.append(math.log(result.target_ms / expected))
         if len(drifts) >= self.rule.window:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from slipstream.engine.draft_history import DraftHistory
 from slipstream.request import FinishReason, SamplingParams
 
 
@@ -13,8 +15,9 @@ class RequestMetrics:
     """One choice's history. Times are seconds on the engine's clock.
 
     Attributes:
-        num_steps: steps that gave tokens. num_verified, num_accepted: drafts, over all steps.
+        num_steps: steps that gave tokens. drafts: what became of the drafts of each.
         num_drafted_steps: steps in which at least one draft was verified.
+        num_preemptions: how often the choice lost its KV; known at its end.
         seed: the one that reproduces this choice, drawn on arrival when the user gave none.
     """
 
@@ -28,8 +31,18 @@ class RequestMetrics:
     num_cached_tokens: int = 0
     num_steps: int = 0
     num_drafted_steps: int = 0
-    num_verified: int = 0
-    num_accepted: int = 0
+    num_preemptions: int = 0
+    drafts: DraftHistory = field(default_factory=DraftHistory)
+
+    @property
+    def num_verified(self) -> int:
+        """Drafts that ran as target rows, over all steps."""
+        return sum(self.drafts.verified)
+
+    @property
+    def num_accepted(self) -> int:
+        """Drafts that were accepted, over all steps."""
+        return sum(self.drafts.accepted)
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -45,11 +58,11 @@ class RequestMetrics:
     @property
     def mean_acceptance_length(self) -> float | None:
         """Mean of 1 + accepted over the steps that verified drafts; None when none did."""
-        return 1.0 + self.num_accepted / self.num_drafted_steps if self.num_drafted_steps else None
+        return self.drafts.mean_acceptance_length
 
 
 class MetricsListener(Protocol):
-    """Hears what fronts learn about requests; every method is cheap and never raises."""
+    """Hears what fronts learn about requests; every method is cheap. What one raises harms nobody (listeners.py)."""
 
     def on_submitted(self, sampling: SamplingParams, num_prompt_tokens: int) -> None: ...
 
@@ -61,6 +74,10 @@ class MetricsListener(Protocol):
 
     def on_step(self, num_tokens: int, duration_s: float) -> None: ...
 
-    def on_finished(
-        self, metrics: RequestMetrics, sampling: SamplingParams, reason: FinishReason, now: float
-    ) -> None: ...
+    def on_finished(self, metrics: RequestMetrics, sampling: SamplingParams, reason: FinishReason, now: float) -> None:
+        """A choice ended."""
+        ...
+
+    def on_answered(self, metrics: Sequence[RequestMetrics]) -> None:
+        """Every choice of a prompt ended by itself; one entry per choice."""
+        ...

@@ -57,6 +57,8 @@ class SharedEngine:
             report = self.engine.step()
             for request_id, delta in self._tracker.read(report, self.engine.clock()):
                 self._inboxes[request_id].append((request_id, delta))
+            self._unwanted += self._tracker.failed
+            self._tracker.failed.clear()
         finally:
             self._rest()
 

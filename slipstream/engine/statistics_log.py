@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.request_metrics import RequestMetrics
 from slipstream.request import FinishReason, SamplingParams
 from slipstream.scheduler.scheduler import Scheduler
+from slipstream.scheduler.statistics import NoDrafts
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class StatisticsLog:
         self._num_prompt_tokens = 0
         self._num_generation_tokens = 0
         self._warned = False
+        self._said: set[NoDrafts] = set()
 
     def on_submitted(self, sampling: SamplingParams, num_prompt_tokens: int) -> None:
         """See MetricsListener."""
@@ -61,6 +64,9 @@ class StatisticsLog:
     def on_finished(self, metrics: RequestMetrics, sampling: SamplingParams, reason: FinishReason, now: float) -> None:
         """See MetricsListener."""
 
+    def on_answered(self, metrics: Sequence[RequestMetrics]) -> None:
+        """See MetricsListener."""
+
     async def run(self, engine: AsyncEngine) -> None:
         """Write until cancelled; quiet when nothing happened for two intervals."""
         before = self.totals(engine.clock())
@@ -74,6 +80,7 @@ class StatisticsLog:
             for line in self.lines(before, now, load.num_running, load.num_waiting, load.kv_cache_usage):
                 logger.log(level, "%s", line)
             self._warn_of_useless_drafts(before, now)
+            self._say_why_not_drafting()
             before, was_active = now, active
 
     def totals(self, time: float) -> _Totals:
@@ -128,3 +135,13 @@ class StatisticsLog:
         if not self._warned and verified >= ENOUGH_DRAFTS and now.accepted == before.accepted:
             self._warned = True
             logger.warning("speculation gives no gain: none of the last %d drafts was accepted", verified)
+
+    def _say_why_not_drafting(self) -> None:
+        """Once per reason: nobody is to wonder why speculation does nothing."""
+        for cause, count in self._scheduler.statistics.num_without_drafts.items():
+            if count and cause not in self._said:
+                self._said.add(cause)
+                logger.info(
+                    "some requests do not draft (%s); slipstream:spec_disabled_total counts on, this is said once",
+                    cause.value,
+                )

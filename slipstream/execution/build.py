@@ -23,6 +23,7 @@ from slipstream.models.fingerprint import WeightFingerprint
 from slipstream.models.loading import ModelSource
 from slipstream.models.native_decoder import NativeDecoder
 from slipstream.models.protocol import TransformerDecoder
+from slipstream.scheduler.protocol import Matchers
 from slipstream.speculation.serving import DrafterSource, ServingTarget
 
 
@@ -89,21 +90,26 @@ def build_executor(
     num_kv_blocks: int,
     block_size: int,
     drafter: DrafterSource | None = None,
+    matchers: Matchers | None = None,
 ) -> TorchExecutor:
-    """A TorchExecutor with its weights loaded and its KV pool allocated.
+    """A TorchExecutor with its weights loaded and its KV pool allocated; `matchers` are for constrained requests.
 
     Raises:
         ModelLoadError: a model that cannot be loaded, or a drafter that was made for another.
     """
-    return executor_around(build_decoder(source, settings), num_kv_blocks, block_size, drafter)
+    return executor_around(build_decoder(source, settings), num_kv_blocks, block_size, drafter, matchers)
 
 
 def executor_around(
-    decoder: TransformerDecoder, num_kv_blocks: int, block_size: int, drafter: DrafterSource | None
+    decoder: TransformerDecoder,
+    num_kv_blocks: int,
+    block_size: int,
+    drafter: DrafterSource | None,
+    matchers: Matchers | None = None,
 ) -> TorchExecutor:
     """An executor with a fresh KV pool, and the drafter built for it. Raises ModelLoadError."""
     if drafter is None:
-        return TorchExecutor(decoder, num_kv_blocks=num_kv_blocks, block_size=block_size)
+        return TorchExecutor(decoder, num_kv_blocks=num_kv_blocks, block_size=block_size, matchers=matchers)
     built = drafter.build(ServingTarget(decoder, num_kv_blocks, block_size))
     return TorchExecutor(
         decoder,
@@ -112,4 +118,5 @@ def executor_around(
         drafter=built.drafter,
         observer=built.observer,
         needs_distributions=drafter.settings.rejection_sample_method == STANDARD_REJECTION,
+        matchers=matchers,
     )

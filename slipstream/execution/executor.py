@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 
@@ -14,13 +15,25 @@ from slipstream.execution.input_batch import InputBatch, build_input_batch
 from slipstream.execution.sampling import make_sampler
 from slipstream.models.protocol import TransformerDecoder
 from slipstream.request import Logprobs
+from slipstream.sampling.logprobs import row_logprobs
 from slipstream.sampling.rejection import DistributionCheck
-from slipstream.sampling.sampler import LogitsError
+from slipstream.sampling.sampler import NO_LOGITS, LogitsError
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
-from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens, StepMode, StepPlan, StepResult
+from slipstream.scheduler.protocol import (
+    Drafter,
+    Matchers,
+    RequestResult,
+    SampledTokens,
+    StepMode,
+    StepPlan,
+    StepResult,
+)
 from slipstream.speculation.serving import TargetObserver, TargetStates
 
 logger = logging.getLogger(__name__)
+
+REPORTED_ROWS = 128
+"""Prompt rows whose logits are held at once where log probabilities of the prompt are wanted."""
 
 
 class TorchExecutor:
@@ -32,6 +45,7 @@ class TorchExecutor:
     Args:
         observer: what must see every pass of the target, for drafters that read its states.
         needs_distributions: the textbook rule is asked for, so a block must say what its drafts were drawn from.
+        matchers: for requests with a constraint.
 
     Attributes:
         drafter: None without speculation.
@@ -47,13 +61,14 @@ class TorchExecutor:
         drafter: Drafter | None = None,
         observer: TargetObserver | None = None,
         needs_distributions: bool = False,
+        matchers: Matchers | None = None,
     ) -> None:
         self.decoder = decoder
         self.cache = decoder.make_cache(num_kv_blocks, block_size)
         vocab_size = decoder.config.vocab_size
         check = DistributionCheck(vocab_size, decoder.device) if needs_distributions else None
         self.drafter = None if drafter is None else SafeDrafter(drafter, vocab_size, observer, check)
-        self._state = ExecutorState()
+        self._state = ExecutorState(matchers)
         self.sampler = make_sampler(decoder)
 
     @property
@@ -91,30 +106,50 @@ class TorchExecutor:
         output = decoder.forward(inputs.token_ids, inputs.metadata, self.cache, tapped)
         if self.drafter is not None:
             self.drafter.observe(TargetStates(inputs.token_ids, output.layer_hidden, inputs.metadata))
-        sampled, bad_rows = SampledTokens([], []), set[int]()
+        sampled, bad_rows = SampledTokens([], []), dict[int, str]()
         if inputs.sample_rows:
             hidden = output.hidden
             if len(inputs.sample_rows) != hidden.shape[0]:
                 hidden = hidden.index_select(0, inputs.sampled_rows)
             sampled, bad_rows = self._sample(decoder.compute_logits(hidden), inputs)
         results = []
-        first = 0
+        first = first_row = 0
         for rows in batch:
-            if bad_rows.intersection(range(first, first + rows.num_sampled)):
-                results.append(_failed(rows))
+            fault = next((bad_rows[i] for i in range(first, first + rows.num_sampled) if i in bad_rows), None)
+            if fault is not None:
+                results.append(_failed(rows, fault))
             else:
                 results.append(self._state.accept(rows, sampled, first))
+                if rows.reported_token_ids:
+                    self._report_prompt(rows, results[-1], output.hidden[first_row:])
             first += rows.num_sampled
+            first_row += len(rows.token_ids)
         return results
 
     @torch.inference_mode()
-    def _sample(self, logits: Tensor, inputs: InputBatch) -> tuple[SampledTokens, set[int]]:
-        """The sampled tokens, and the rows that gave no usable logit."""
+    def _report_prompt(self, rows: RequestRows, result: RequestResult, hidden: Tensor) -> None:
+        """Log probabilities of known prompt tokens; `hidden` begins with the request's rows."""
+        count = rows.state.sampling.prompt_logprobs or 0
+        entries: list[Logprobs] = []
+        for start in range(0, len(rows.reported_token_ids), REPORTED_ROWS):
+            token_ids = rows.reported_token_ids[start : start + REPORTED_ROWS]
+            logits = self.decoder.compute_logits(hidden[start : start + len(token_ids)])
+            if not bool(logits.isfinite().any(-1).all()):
+                result.error = NO_LOGITS
+                return
+            # A broken logit is no reason to give none of the others.
+            logits = torch.nan_to_num(logits.float(), nan=-math.inf, posinf=torch.finfo(torch.float32).max)
+            entries += [row_logprobs(row, token_id, count) for row, token_id in zip(logits, token_ids, strict=True)]
+        result.prompt_logprobs = entries
+
+    @torch.inference_mode()
+    def _sample(self, logits: Tensor, inputs: InputBatch) -> tuple[SampledTokens, dict[int, str]]:
+        """The sampled tokens, and what is wrong with rows that gave none."""
         try:
-            return self.sampler.sample(logits, inputs.sample_rows), set()
+            return self.sampler.sample(logits, inputs.sample_rows), {}
         except LogitsError as error:
             logger.error("%s", error)
-            bad = set(error.rows)
+            bad = error.reasons
         good = [i for i in range(len(inputs.sample_rows)) if i not in bad]
         rows = [inputs.sample_rows[i] for i in good]
         part = self.sampler.sample(logits[torch.tensor(good, dtype=torch.int64, device=logits.device)], rows)
@@ -125,10 +160,5 @@ class TorchExecutor:
         return SampledTokens(token_ids, logprobs), bad
 
 
-def _failed(rows: RequestRows) -> RequestResult:
-    return RequestResult(
-        rows.scheduled.request_id,
-        rows.scheduled.epoch,
-        [],
-        error="the model gave no usable logits for this text (only NaN or -inf); its weights may be damaged",
-    )
+def _failed(rows: RequestRows, reason: str) -> RequestResult:
+    return RequestResult(rows.scheduled.request_id, rows.scheduled.epoch, [], error=reason)

@@ -30,6 +30,8 @@ class KVManager:
         """Blocks of the longest cached prefix of the request's tokens; at least one token is left to compute."""
         if not self.enable_prefix_caching:
             return []
+        if not request.reads_prefix_cache and not request.num_output_tokens:
+            return []
         size = self.block_size
         usable = (len(request.token_ids) - 1) // size
         extend_block_hashes(request.block_hashes, request.token_ids, size, request.cache_salt, usable * size)

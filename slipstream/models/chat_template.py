@@ -13,6 +13,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from slipstream.models.chat_format import ChatFormat
 from slipstream.models.config import ModelLoadError
 from slipstream.request import RequestError
 
@@ -24,12 +25,16 @@ _MAX_POWER_BITS = 1 << 12
 class ChatTemplate:
     """Messages to prompt text, as transformers' `apply_chat_template` does it.
 
+    Attributes:
+        format: how the model thinks and calls tools, as far as the template shows it.
+
     Raises:
         ModelLoadError: from the constructor, when the template is not valid Jinja.
     """
 
     def __init__(self, source: str, *, special_tokens: Mapping[str, str] | None = None) -> None:
         self.source = source
+        self.format = ChatFormat.of(source)
         self._special_tokens = dict(special_tokens or {})
         environment = _Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationBlock]

@@ -1,4 +1,4 @@
-"""Changes to a row's logits before temperature: logit_bias, min_tokens, penalties, in vLLM's order.
+"""Changes to a row's logits before temperature: allowed tokens, bad words, logit_bias, min_tokens, penalties.
 
 Everything is a function of the row's prefix, `token_ids + draft_token_ids[:num_drafts]`, so that a refused draft
 leaves nothing behind (design 5).
@@ -17,12 +17,16 @@ from slipstream.scheduler.protocol import SampleRow
 
 
 def check_sampling(params: SamplingParams, vocab_size: int) -> None:
-    """Refuse token ids outside the vocabulary in `logit_bias` and `stop_token_ids`.
+    """Refuse token ids outside the vocabulary in `logit_bias`, `stop_token_ids` and `allowed_token_ids`.
 
     Raises:
         RequestError: names the parameter, the id and the ids that exist.
     """
-    for parameter, token_ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+    for parameter, token_ids in (
+        ("logit_bias", params.logit_bias),
+        ("stop_token_ids", params.stop_token_ids),
+        ("allowed_token_ids", params.allowed_token_ids or ()),
+    ):
         for token_id in token_ids:
             if not 0 <= token_id < vocab_size:
                 nearest = 0 if token_id < 0 else vocab_size - 1
@@ -42,8 +46,20 @@ def forbids_stops(row: SampleRow) -> bool:
     return bool(row.stop_token_ids) and row.output_position < row.sampling.min_tokens
 
 
+def has_restrictions(params: SamplingParams) -> bool:
+    """Whether some tokens are forbidden whatever their logits."""
+    return params.allowed_token_ids is not None or bool(params.bad_words_token_ids)
+
+
 def needs_processing(row: SampleRow) -> bool:
-    return bool(row.sampling.logit_bias) or forbids_stops(row) or has_penalties(row.sampling)
+    params = row.sampling
+    return (
+        bool(params.logit_bias)
+        or forbids_stops(row)
+        or has_penalties(params)
+        or has_restrictions(params)
+        or params.thinking is not None
+    )
 
 
 class PrefixCounts:
@@ -68,9 +84,9 @@ class PrefixCounts:
 
 
 def process(logits: Tensor, row: SampleRow, counts: PrefixCounts) -> Tensor:
-    """The row's logits [V] (float32 or float64) after bias, min_tokens and penalties; a new tensor if any applies.
+    """The row's logits [V] (float32 or float64) after all of it; a new tensor if any applies.
 
-    If every token is forbidden, the best original one is the only one allowed.
+    If every token is forbidden, the best given one is the only one allowed, so no constraint is broken by it.
 
     Raises:
         RequestError: a `logit_bias` id outside the vocabulary (see `check_sampling`).
@@ -78,7 +94,18 @@ def process(logits: Tensor, row: SampleRow, counts: PrefixCounts) -> Tensor:
     if not needs_processing(row):
         return logits
     params, vocab_size = row.sampling, logits.shape[0]
-    original, logits = logits, logits.clone()
+    if params.thinking is not None:
+        forced = params.thinking.forced_token(row.output_token_ids)
+        if forced is not None:
+            logits = torch.full_like(logits, -math.inf)
+            logits[forced] = 0.0
+            return logits
+    original = logits
+    if has_restrictions(params):
+        logits = _restricted(logits, row)
+        if not bool(torch.isneginf(logits.amax())):
+            original = logits
+    logits = logits.clone()
     if params.logit_bias:
         check_sampling(params, vocab_size)
         ids = torch.tensor(list(params.logit_bias), device=logits.device)
@@ -93,6 +120,22 @@ def process(logits: Tensor, row: SampleRow, counts: PrefixCounts) -> Tensor:
     if bool(torch.isneginf(logits.amax())):
         logits[original.argmax()] = 0.0
     return logits
+
+
+def _restricted(logits: Tensor, row: SampleRow) -> Tensor:
+    """Without tokens that are not allowed, and those that would complete a bad word; a new tensor."""
+    params = row.sampling
+    if params.allowed_token_ids is None:
+        kept = logits.clone()
+    else:
+        ids = _ids_in_vocabulary(frozenset(params.allowed_token_ids), logits)
+        kept = torch.full_like(logits, -math.inf)
+        kept[ids] = logits[ids]
+    if params.bad_words_token_ids:
+        output = tuple(row.output_token_ids)
+        last = {word[-1] for word in params.bad_words_token_ids if output[len(output) - len(word) + 1 :] == word[:-1]}
+        kept[_ids_in_vocabulary(frozenset(last), logits)] = -math.inf
+    return kept
 
 
 def _penalise(logits: Tensor, params: SamplingParams, prompt: frozenset[int], output: Counter[int]) -> None:

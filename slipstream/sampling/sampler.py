@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from slipstream.request import Logprobs
+from slipstream.sampling.constraint import constrained
 from slipstream.sampling.draw import GumbelDraw
 from slipstream.sampling.filters import has_filters, kept_tokens
 from slipstream.sampling.logprobs import row_logprobs
@@ -17,25 +18,29 @@ from slipstream.sampling.noise import noise_key
 from slipstream.sampling.processing import PrefixCounts, check_sampling, needs_processing, process
 from slipstream.sampling.protocol import RowSampler
 from slipstream.sampling.rejection import DrawnDistribution, JudgedRow, RejectionRule
-from slipstream.scheduler.protocol import SampledTokens, SampleRow
+from slipstream.scheduler.protocol import ConstraintError, SampledTokens, SampleRow
 
-__all__ = ["LogitsError", "Sampler", "check_sampling"]
+__all__ = ["NO_LOGITS", "LogitsError", "Sampler", "check_sampling"]
 
 _ARGMAX_BLOCK = 256
 
 
+NO_LOGITS = "the model gave no usable logits for this text (only NaN or -inf); its weights may be damaged"
+
+
 class LogitsError(RuntimeError):
-    """Rows without a single usable logit: the model gave only NaN and -inf.
+    """Rows that cannot be sampled: the model gave only NaN and -inf, or no token fits a constraint.
 
     Sampling keeps no state, so the other rows can be sampled again without these.
 
     Attributes:
-        rows: their indices in the batch, ascending.
+        reasons: batch index -> what is wrong, for the request's user. rows: the indices, ascending.
     """
 
-    def __init__(self, rows: list[int]) -> None:
-        super().__init__(f"the model gave no usable logit (only NaN or -inf) in batch rows {rows}")
-        self.rows = rows
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        self.rows = sorted(reasons)
+        self.reasons = dict(reasons)
+        super().__init__(f"batch rows {self.rows} cannot be sampled: {self.reasons[self.rows[0]]}")
 
 
 @dataclass(slots=True)
@@ -47,6 +52,8 @@ class _Batch:
         are_drawn: rows with a temperature and nothing else have their samples already; then `tops` only says which rows
             are finite.
         cleaned: rows [V] in place of those that held NaN or an infinite maximum.
+        constrained: of constrained rows, the row [V] in which only what fits is possible; it is sampled from, while
+            log probabilities are those of the model's own row.
     """
 
     logits: Tensor
@@ -55,6 +62,7 @@ class _Batch:
     tops: list[float]
     are_drawn: bool
     cleaned: dict[int, Tensor] = field(default_factory=dict)
+    constrained: dict[int, Tensor] = field(default_factory=dict)
 
     def row_logits(self, index: int) -> Tensor:
         """Row `index` as float32, or float64 where that was given."""
@@ -63,14 +71,18 @@ class _Batch:
         row = self.logits[index]
         return row if row.dtype == torch.float64 else row.to(torch.float32)
 
+    def sampled_logits(self, index: int) -> Tensor:
+        """Row `index` as it is sampled from."""
+        return self.constrained[index] if index in self.constrained else self.row_logits(index)
+
 
 class Sampler:
     """Samples rows of logits over one vocabulary.
 
     A row's token is argmax(processed logits / T + Gumbel noise), the lowest id among equals, argmax(processed logits)
-    at T = 0. The noise is a hash of (seed, choice index, output position, token id). Order: logit_bias, min_tokens,
-    repetition, frequency and presence penalties, temperature, min_p, top_k, top_p. float64 logits stay float64, all
-    others are processed as float32.
+    at T = 0. The noise is a hash of (seed, choice index, output position, token id). Order: constraint, allowed tokens
+    and bad words, logit_bias, min_tokens, repetition, frequency and presence penalties, temperature, min_p, top_k,
+    top_p. float64 logits stay float64, all others are processed as float32.
 
     A row at T > 0 whose draft brings its distribution is judged by the textbook rejection rule instead (rejection.py),
     against the same processed logits: its token is the draft, or another one.
@@ -92,7 +104,7 @@ class Sampler:
         """Sample row i of `logits` [N, V] (any float dtype; not changed) as `rows[i]` says.
 
         Raises:
-            LogitsError: rows whose logits are all NaN or -inf; none is sampled.
+            LogitsError: rows whose logits are all NaN or -inf, or whose constraint allows nothing; none is sampled.
             RequestError: a `logit_bias` id outside the vocabulary; call `check_sampling` on arrival.
         """
         if logits.shape != (len(rows), self.vocab_size):
@@ -100,7 +112,10 @@ class Sampler:
         if not rows:
             return SampledTokens([], [])
         batch = self._begin(logits, rows)
-        self._clean(batch)
+        unusable = self._clean(batch)
+        unusable |= self._constrain(batch, unusable)
+        if unusable:
+            raise LogitsError(unusable)
 
         plain: list[int] = []
         judged: list[int] = []
@@ -109,14 +124,19 @@ class Sampler:
             greedy = row.sampling.is_greedy
             if row.draft_distribution is not None and not greedy:
                 judged.append(index)
-            elif index in batch.cleaned or needs_processing(row) or (not greedy and has_filters(row.sampling)):
-                batch.token_ids[index] = self._sample_one(batch.row_logits(index), row, counts)
+            elif (
+                index in batch.cleaned
+                or index in batch.constrained
+                or needs_processing(row)
+                or (not greedy and has_filters(row.sampling))
+            ):
+                batch.token_ids[index] = self._sample_one(batch.sampled_logits(index), row, counts)
             elif not greedy and not batch.are_drawn:
                 plain.append(index)
         if plain:
             self._sample_plain(batch, plain)
         if judged:
-            to_judge = (_judged(batch.row_logits(index), rows[index], counts) for index in judged)
+            to_judge = (_judged(batch.sampled_logits(index), rows[index], counts) for index in judged)
             for index, token_id in zip(judged, self._rejection.judge(to_judge), strict=True):
                 batch.token_ids[index] = token_id
         return SampledTokens(batch.token_ids, self._logprobs(batch))
@@ -131,9 +151,9 @@ class Sampler:
         tops = [math.nan if token_id < 0 else 0.0 for token_id in token_ids]
         return _Batch(logits, rows, token_ids, tops, are_drawn=True)
 
-    def _clean(self, batch: _Batch) -> None:
-        """NaN becomes -inf; where +inf stands, only +inf tokens stay possible."""
-        unusable: list[int] = []
+    def _clean(self, batch: _Batch) -> dict[int, str]:
+        """NaN becomes -inf; where +inf stands, only +inf tokens stay possible. Gives the rows without any, and why."""
+        unusable: dict[int, str] = {}
         for index, top in enumerate(batch.tops):
             if math.isfinite(top):
                 continue
@@ -143,10 +163,24 @@ class Sampler:
             if top == math.inf:
                 row = torch.where(row == math.inf, 0.0, -math.inf).to(row.dtype)
             elif top == -math.inf:
-                unusable.append(index)
+                unusable[index] = NO_LOGITS
             batch.cleaned[index] = row
-        if unusable:
-            raise LogitsError(unusable)
+        return unusable
+
+    def _constrain(self, batch: _Batch, without: Collection[int]) -> dict[int, str]:
+        """Leave only what fits in rows with a constraint, but for rows `without` logits. Gives the rows where nothing
+        does, and why."""
+        unusable: dict[int, str] = {}
+        for index, row in enumerate(batch.rows):
+            if row.matcher is None or index in without:
+                continue
+            try:
+                allowed = row.matcher.allowed(row.output_token_ids)
+                if allowed is not None:
+                    batch.constrained[index] = constrained(batch.row_logits(index), allowed)
+            except ConstraintError as error:
+                unusable[index] = str(error)
+        return unusable
 
     def _sample_plain(self, batch: _Batch, indices: list[int]) -> None:
         """Rows with a temperature and nothing else, together."""

@@ -208,7 +208,7 @@ class AcceptanceTracker:
             confidences.append(given if len(given) == depth else [*given[:depth], *[1.0] * (depth - len(given))])
         at_hand = np.arange(depth) < np.array(drafts, dtype=np.int64)[:, None]
         if len(silent) < len(confidences):
-            survivals = self._calibrated(confidences).cumprod(axis=1)
+            survivals = self.calibrated(confidences).cumprod(axis=1)
         else:
             survivals = np.empty((len(requests), depth))
         if silent:
@@ -244,12 +244,12 @@ class AcceptanceTracker:
         if self.is_silent:
             return None
         most = len(self._odds)
-        chances = self._calibrated([[*block, *[0.0] * (most - len(block))] for block in self._recent])
+        chances = self.calibrated([[*block, *[0.0] * (most - len(block))] for block in self._recent])
         missing = np.arange(most) >= np.array([len(block) for block in self._recent])[:, None]
         return np.asarray(np.where(missing, 1.0 / (1.0 + np.array(self._odds)), chances).cumprod(axis=1))
 
-    def _calibrated(self, confidences: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-        """Conditional chances, of the shape of the confidences."""
+    def calibrated(self, confidences: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+        """Conditional chances, of the shape of the confidences, by what became of earlier ones."""
         chances = np.array(confidences, dtype=np.float64)
         refused = 1.0 - chances
         chances /= chances + self._calibration.value(CALIBRATION_PRIOR) * refused + MIN_CONFIDENCE * (chances == 0.0)

@@ -13,6 +13,7 @@ from slipstream.request import Request
 from slipstream.scheduler.acceptance import AcceptanceTracker
 from slipstream.scheduler.costs import StepCosts
 from slipstream.scheduler.layouts import DraftLayout
+from slipstream.scheduler.statistics import NoDrafts
 
 DraftSchedule = Sequence[tuple[int, int, int]]
 """(lowest, highest, K): drafts per request while so many requests run; ranges rise from 1 on without gaps."""
@@ -30,7 +31,7 @@ class DraftingDecision:
     Attributes:
         most: for everybody. exceptions: request id -> another number for some.
         probes: requests whose next drafts are verified whatever is known of them, to learn how they fare.
-        reason: in words, where it is less than K.
+        reason: in words, where it is less than K. cause: for the counters, where it is 0.
         decided_step, num_requests: when this was weighed, and for how many; carried on while it holds.
         probe_steps: steps between two probes; 0 for none. probed_step: when the last one was, or could have been.
         load_range: place in the schedule of K by load. outside_since: first of the steps in a row that were outside it.
@@ -46,6 +47,7 @@ class DraftingDecision:
     probed_step: int = 0
     load_range: int | None = None
     outside_since: int | None = None
+    cause: NoDrafts | None = None
 
     def num_draft_tokens(self, request_id: str) -> int:
         """Drafts that the request may make after this step."""
@@ -121,7 +123,11 @@ class ScheduledDrafting:
             else:
                 outside_since = None
         most = min(candidates.most, self._schedule[fitting][2])
-        inner = self._inner.decide(replace(candidates, most=most), costs) if most else DraftingDecision(0)
+        inner = (
+            self._inner.decide(replace(candidates, most=most), costs)
+            if most
+            else DraftingDecision(0, cause=NoDrafts.LOAD)
+        )
         reason = inner.reason
         if not reason and most < candidates.most:
             reason = f"at most {most} drafts each while {load} requests run"

@@ -8,6 +8,7 @@ import numpy as np
 
 from slipstream.scheduler.costs import DecodeGraphs, StepCosts, StepShape
 from slipstream.scheduler.drafting import DraftingCandidates, DraftingDecision
+from slipstream.scheduler.statistics import NoDrafts
 from slipstream.scheduler.verification import Survivals, VerifyOffer, offer_of
 from slipstream.scheduler.verify_rows import best_verify_rows
 
@@ -95,6 +96,7 @@ class DraftByCost:
             num_requests=num_requests,
             probe_steps=self._probe_steps(best, candidates, costs),
             probed_step=candidates.step if decision is None else decision.probed_step,
+            cause=None if best.count else NoDrafts.COST,
         )
 
     @staticmethod

@@ -13,12 +13,14 @@ from slipstream.scheduler.protocol import (
     DraftBlock,
     DraftDistribution,
     DraftRequest,
+    Matchers,
     NewRequest,
     RequestResult,
     SampledTokens,
     SampleRow,
     ScheduledRequest,
     StepPlan,
+    TokenMatcher,
 )
 
 
@@ -31,6 +33,8 @@ class RequestState:
         num_computed_tokens: tokens whose KV is in `block_ids`.
         draft_handle, draft_token_ids: drafts at hand and the step that made them.
         draft_distributions: what they were drawn from, one each, or empty (see DraftBlock).
+        reports_prompt: log probabilities of the prompt are wanted and not known yet.
+        matcher: of its constraint; None without one.
         saw_stop: a stop token stands somewhere in the output, perhaps not at its end: a step goes on past it.
     """
 
@@ -43,16 +47,19 @@ class RequestState:
     choice_index: int
     max_total_tokens: int
     stop_token_ids: frozenset[int]
+    reports_prompt: bool = False
     num_computed_tokens: int = 0
     block_ids: list[int] = field(default_factory=list)
     draft_handle: int = -1
     draft_token_ids: list[int] = field(default_factory=list)
     draft_distributions: Sequence[DraftDistribution] = ()
     saw_stop: bool = False
+    matcher: TokenMatcher | None = None
 
     @classmethod
-    def from_new(cls, new: NewRequest) -> RequestState:
-        return cls(
+    def from_new(cls, new: NewRequest, matchers: Matchers | None = None) -> RequestState:
+        """`matchers` gives a constrained request its matcher, which reads what the request has written so far."""
+        state = cls(
             new.request_id,
             new.epoch,
             list(new.token_ids),
@@ -62,7 +69,24 @@ class RequestState:
             new.choice_index,
             new.max_total_tokens,
             new.stop_token_ids,
+            new.sampling.prompt_logprobs is not None and len(new.token_ids) == new.num_prompt_tokens,
         )
+        if new.sampling.constraint is not None:
+            if matchers is None:
+                raise ValueError(f"request {new.request_id!r} is constrained, and this executor has no matchers")
+            state.matcher = matchers.matcher(new.sampling.constraint, new.stop_token_ids)
+        return state
+
+    def usable_drafts(self, block: DraftBlock) -> int:
+        """How many of the block's first drafts are worth verifying: those that the constraint allows.
+
+        One that is to be judged by the textbook rule stays though it is not allowed: its row refuses it for certain,
+        and samples from what the target has more of than the drafter. To leave it out would change the text's law.
+        """
+        if self.matcher is None:
+            return len(block.token_ids)
+        legal = self.matcher.num_legal(self.token_ids[self.num_prompt_tokens :], block.token_ids)
+        return min(legal + bool(block.distributions), len(block.token_ids))
 
     def append(self, token_ids: list[int]) -> None:
         """Take in emitted tokens, and see whether one of them stops the request."""
@@ -93,6 +117,7 @@ class RequestRows:
         draft_token_ids: the drafts among them, at the end.
         num_sampled: rows at the end whose logits are sampled: 1 + drafts, or 0 for a chunk that does not emit.
         draft_distributions: what the drafts were drawn from, one each, or empty.
+        reported_token_ids: prompt tokens after the first, second, … row, whose log probabilities are wanted.
     """
 
     state: RequestState
@@ -102,6 +127,7 @@ class RequestRows:
     draft_token_ids: list[int]
     num_sampled: int
     draft_distributions: Sequence[DraftDistribution] = ()
+    reported_token_ids: Sequence[int] = ()
 
     def sample_rows(self) -> list[SampleRow]:
         """One SampleRow per sampled row, in row order."""
@@ -117,6 +143,7 @@ class RequestRows:
                 self.draft_token_ids,
                 i,
                 distributions[i] if i < len(distributions) else None,
+                state.matcher,
             )
             for i in range(self.num_sampled)
         ]
@@ -125,15 +152,17 @@ class RequestRows:
 class ExecutorState:
     """States of all requests an executor serves, keyed by request id."""
 
-    def __init__(self) -> None:
+    def __init__(self, matchers: Matchers | None = None) -> None:
+        """`matchers` are needed where requests are constrained."""
         self.requests: dict[str, RequestState] = {}
+        self._matchers = matchers
 
     def begin(self, plan: StepPlan) -> list[RequestRows]:
         """Apply releases, new requests and new blocks; give each scheduled request's rows, in plan order."""
         for request_id in plan.released_request_ids:
             self.requests.pop(request_id, None)
         for new in plan.new_requests:
-            self.requests[new.request_id] = RequestState.from_new(new)
+            self.requests[new.request_id] = RequestState.from_new(new, self._matchers)
         planned = {scheduled.request_id for scheduled in plan.requests}
         for request_id, state in self.requests.items():
             if state.draft_distributions and request_id not in planned:
@@ -145,8 +174,19 @@ class ExecutorState:
         state.block_ids.extend(scheduled.new_block_ids)
         if scheduled.is_prefill:
             first = scheduled.num_computed_tokens
-            token_ids = state.token_ids[first : first + scheduled.num_target_rows]
-            return RequestRows(state, scheduled, first, token_ids, [], int(scheduled.emits))
+            end = first + scheduled.num_target_rows
+            reported: Sequence[int] = ()
+            if state.reports_prompt:
+                reported = state.token_ids[first + 1 : min(end + 1, state.num_prompt_tokens)]
+            return RequestRows(
+                state,
+                scheduled,
+                first,
+                state.token_ids[first:end],
+                [],
+                int(scheduled.emits),
+                reported_token_ids=reported,
+            )
         drafts: list[int] = []
         if scheduled.num_verify_rows and scheduled.draft_handle == state.draft_handle:
             # The plan's count is an upper bound; a row past the request's end would be waste.
@@ -184,6 +224,7 @@ class ExecutorState:
         result.token_ids = tokens[: accepted + 1]
         result.num_verified = len(rows.draft_token_ids)
         result.num_accepted = accepted
+        result.refused_draft_ids = rows.draft_token_ids[accepted:]
         if state.sampling.logprobs is not None:
             entries = sampled.logprobs[first : first + accepted + 1]
             result.logprobs = [entry for entry in entries if entry is not None]
@@ -212,10 +253,11 @@ class ExecutorState:
         )
 
     def keep_drafts(self, rows: RequestRows, result: RequestResult, block: DraftBlock, step: int) -> None:
-        """Store a new draft block under the step's handle and report it."""
-        drafts = block.token_ids[: rows.scheduled.num_draft_tokens]
+        """Store a new draft block under the step's handle and report it, without drafts that cannot be accepted."""
+        count = min(rows.scheduled.num_draft_tokens, rows.state.usable_drafts(block))
+        drafts = block.token_ids[:count]
         rows.state.draft_handle = step
         rows.state.draft_token_ids = drafts
         rows.state.draft_distributions = (block.distributions or ())[: len(drafts)]
         result.num_draft_tokens = len(drafts)
-        result.draft_confidences = block.confidences
+        result.draft_confidences = None if block.confidences is None else block.confidences[: len(drafts)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from slipstream.request import FinishReason, Logprobs, Request, SamplingParams
+from slipstream.request import FinishReason, Logprobs, OutputConstraint, Request, SamplingParams
 from slipstream.scheduler.layouts import DraftLayout
 
 
@@ -128,6 +128,9 @@ class RequestResult:
             None when the drafter is silent.
         logprobs: one entry per emitted token when asked for.
         error: the request cannot go on; the message is for its user.
+        prompt_logprobs: where asked for, of the prompt's tokens that stand after the first, second, … row of a chunk.
+        refused_draft_ids: verified drafts that were not accepted, in order; the first one stood where the target's own
+            token stands now.
     """
 
     request_id: str
@@ -139,6 +142,8 @@ class RequestResult:
     draft_confidences: Sequence[float] | None = None
     logprobs: list[Logprobs] | None = None
     error: str | None = None
+    prompt_logprobs: list[Logprobs] | None = None
+    refused_draft_ids: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -253,6 +258,36 @@ class Drafter(Protocol):
         ...
 
 
+class TokenMatcher(Protocol):
+    """One request's constraint. What it says is a function of the output alone, however far it was asked before, so
+    nothing has to be rolled back when drafts are refused or a request starts over."""
+
+    def allowed(self, output: Sequence[int]) -> bytes | None:
+        """The tokens that may follow `output` (all output tokens so far, shape [T]): token i is bit i % 8, the lowest
+        first, of byte i // 8; of ids beyond the last byte none may.
+
+        None where `output` itself is not allowed, as after a draft that will be refused. Raises ConstraintError.
+        """
+        ...
+
+    def num_legal(self, output: Sequence[int], drafts: Sequence[int]) -> int:
+        """How many of `drafts` may follow `output` one after the other, an end of the output at most once."""
+        ...
+
+
+class ConstraintError(RuntimeError):
+    """A constraint cannot be followed further: no token fits, or it has become too complex. The message is for the
+    request's user."""
+
+
+class Matchers(Protocol):
+    """Gives requests their matchers."""
+
+    def matcher(self, constraint: OutputConstraint, stop_token_ids: frozenset[int]) -> TokenMatcher:
+        """A new one; `stop_token_ids` end the output where the constraint is fulfilled, like EOS."""
+        ...
+
+
 @dataclass(slots=True)
 class SampleRow:
     """A logits row from which one token is sampled: everything but the logits (design 5).
@@ -266,6 +301,7 @@ class SampleRow:
         stop_token_ids: EOS and stop ids, which `min_tokens` forbids.
         draft_distribution: what the draft that this row judges, `draft_token_ids[num_drafts]`, was drawn from; None
             where it is judged by equality, and where the row judges none.
+        matcher: the request's; shared by its rows. None without a constraint.
     """
 
     sampling: SamplingParams
@@ -277,6 +313,12 @@ class SampleRow:
     draft_token_ids: list[int]
     num_drafts: int
     draft_distribution: DraftDistribution | None = None
+    matcher: TokenMatcher | None = None
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """Output tokens before this row, drafts included."""
+        return self.token_ids[self.num_prompt_tokens :] + self.draft_token_ids[: self.num_drafts]
 
     @property
     def output_position(self) -> int:

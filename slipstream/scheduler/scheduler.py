@@ -22,7 +22,7 @@ from slipstream.scheduler.protocol import (
 from slipstream.scheduler.queue import WaitingQueue
 from slipstream.scheduler.separate import SeparateBudget
 from slipstream.scheduler.shared import SharedBudget
-from slipstream.scheduler.statistics import SchedulerStatistics
+from slipstream.scheduler.statistics import SchedulerStatistics, StepTotals
 from slipstream.scheduler.step_builder import StepBuilder
 from slipstream.scheduler.stopping import TokenStopChecker
 from slipstream.scheduler.verification import VerificationPlanner
@@ -186,6 +186,8 @@ class Scheduler:
         self._budget.fill(step)
         self._next_epoch = step.next_epoch
         self.statistics.num_preemptions += len(step.preempted)
+        for cause, count in step.without_drafts.items():
+            self.statistics.num_without_drafts[cause] += count
         released = self._released + [request.request_id for request in step.preempted]
         plan = _plan_of(step, released, self._costs)
         self._released = [] if plan.requests else released  # nobody runs an empty plan
@@ -233,15 +235,25 @@ class Scheduler:
         statistics.num_prefill_rows += plan.num_prefill_rows
         statistics.num_verify_rows += plan.num_verify_rows
         statistics.num_draft_query_rows += result.num_draft_query_rows
+        statistics.last_target_rows = result.num_target_rows
+        statistics.last_draft_query_rows = result.num_draft_query_rows
         statistics.num_skipped_drafts += result.num_skipped_drafts
         outputs: list[RequestOutput] = []
         requests = self._requests
+        admitted_lengths = statistics.admitted_lengths
+        num_decodes = 0
         for scheduled, outcome in zip(plan.requests, result.results, strict=True):
+            if not scheduled.is_prefill:
+                num_decodes += 1
+                admitted_lengths[scheduled.num_verify_rows] += 1
             request = requests.get(scheduled.request_id)
             if request is None or request.epoch != scheduled.epoch:
                 statistics.num_stale_results += 1
                 continue
             request.in_flight_rows -= scheduled.num_target_rows
+            if outcome.prompt_logprobs:
+                # Rows that run again after a preemption say the same again.
+                request.prompt_logprobs[request.num_computed_tokens :] = outcome.prompt_logprobs
             if outcome.error is not None:
                 outputs.append(RequestOutput(request.request_id, [], FinishReason.ERROR, error=outcome.error))
                 self._end(request, FinishReason.ERROR, None)
@@ -251,7 +263,21 @@ class Scheduler:
             else:
                 request.num_computed_tokens += scheduled.num_target_rows
                 self.kv.cache_computed(request)
+        self._count_step(plan, result, num_decodes)
         return outputs
+
+    def _count_step(self, plan: StepPlan, result: StepResult, num_decodes: int) -> None:
+        key = plan.kind.value, result.mode.value
+        totals = self.statistics.steps.get(key)
+        if totals is None:
+            totals = self.statistics.steps[key] = StepTotals()
+        totals.num_steps += 1
+        totals.num_draft_query_rows += result.num_draft_query_rows
+        if result.num_target_rows:  # a step that failed ran none
+            totals.num_prompt_rows += plan.num_prefill_rows
+            totals.num_decode_rows += num_decodes
+            totals.num_verify_rows += result.num_target_rows - plan.num_prefill_rows - num_decodes
+            totals.num_padding_rows += max(plan.num_padded_rows - plan.num_target_rows, 0)
 
     def _commit_tokens(
         self, request: Request, scheduled: ScheduledRequest, outcome: RequestResult, step: int
@@ -259,13 +285,20 @@ class Scheduler:
         """Append emitted tokens up to a stop, before any of them is hashed or counted."""
         token_ids = outcome.token_ids
         num_verified, num_accepted = outcome.num_verified, outcome.num_accepted
-        logprobs = outcome.logprobs
-        verdict = self._stop_checker.check(request, token_ids)
+        logprobs, refused = outcome.logprobs, outcome.refused_draft_ids
+        is_first = not request.num_output_tokens
+        try:
+            verdict = self._stop_checker.check(request, token_ids)
+        except Exception as error:  # what is wrong with one request's text is no reason to end the others
+            self._end(request, FinishReason.ERROR, None)
+            message = f"its stops could not be checked: {type(error).__name__}: {error}"
+            return RequestOutput(request.request_id, [], FinishReason.ERROR, error=message)
         if verdict is not None and verdict.num_kept_tokens < len(token_ids):
             kept = verdict.num_kept_tokens
             token_ids = token_ids[:kept]
             num_verified, num_accepted = min(num_verified, kept), min(num_accepted, kept)
             logprobs = logprobs[:kept] if logprobs is not None else None
+            refused = ()
         request.token_ids += token_ids
         # Rows of known tokens all count, draft rows as far as they were accepted.
         computed = request.num_computed_tokens + scheduled.num_target_rows - scheduled.num_verify_rows + num_accepted
@@ -278,7 +311,8 @@ class Scheduler:
 
         statistics = self.statistics
         statistics.num_output_tokens += len(token_ids)
-        statistics.num_drafted_tokens += outcome.num_draft_tokens
+        if outcome.num_draft_tokens:
+            statistics.draft_lengths[outcome.num_draft_tokens] += 1
         if not scheduled.is_prefill:
             statistics.num_decode_tokens += len(token_ids)
             statistics.acceptance_histogram[num_verified][num_accepted] += 1
@@ -295,9 +329,15 @@ class Scheduler:
             num_accepted,
             request.num_cached_tokens,
             logprobs,
+            num_drafted=outcome.num_draft_tokens,
+            num_admitted=scheduled.num_verify_rows,
+            refused_draft_ids=refused,
         )
+        if is_first and request.sampling.prompt_logprobs is not None:
+            output.prompt_logprobs = request.prompt_logprobs
         if verdict is not None:
             output.finish_reason, output.stop_reason = verdict.finish_reason, verdict.stop_reason
+            output.num_preemptions = request.num_preemptions
             self._end(request, verdict.finish_reason, verdict.stop_reason)
         return output
 

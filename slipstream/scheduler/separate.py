@@ -10,6 +10,7 @@ from slipstream.scheduler.acceptance import AcceptanceTracker
 from slipstream.scheduler.costs import StepCosts
 from slipstream.scheduler.policy import StepCandidates, StepPolicy
 from slipstream.scheduler.prompt_wait import PromptWaitTracker
+from slipstream.scheduler.statistics import NoDrafts
 from slipstream.scheduler.step_builder import Decode, StepBuilder
 from slipstream.scheduler.verification import Survivals, VerificationPlanner
 
@@ -173,17 +174,18 @@ class SeparateBudget:
         for index, (request, start, room, _) in enumerate(decodes):
             num_verify = verify[index]
             end = start + 1 + num_verify
-            num_draft = 0
-            if may_draft is None or index in may_draft:
-                num_draft = step.drafts_wanted(request, end, room)
-                if extra_rows[num_draft] > draft_rows_left:
-                    num_draft = 0
+            num_draft = step.drafts_wanted(request, end, room)
+            if num_draft and (
+                extra_rows[num_draft] > draft_rows_left or (may_draft is not None and index not in may_draft)
+            ):
+                num_draft = step.no_drafts(NoDrafts.DRAFT_CAPACITY)
             # Most steps need no new block: a bound that ignores max_model_len is asked first, it costs no call.
             if end + lookahead_slots[num_draft] > len(request.block_ids) * block_size and (
                 step.kv.grow(request, step.tokens_needed(end, num_draft)) is None
             ):
                 # Too few blocks for everything: drafting goes first, then verify rows; the anchor has its slot.
-                num_draft = 0
+                if num_draft:
+                    num_draft = step.no_drafts(NoDrafts.KV_BLOCKS)
                 if step.kv.grow(request, end) is None:
                     num_verify = len(request.block_ids) * block_size - start - 1
             extra = extra_rows[num_draft]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slipstream.request import Request, RequestStatus
+from slipstream.scheduler.statistics import NoDrafts
 from slipstream.scheduler.step_builder import StepBuilder
 
 
@@ -45,7 +46,8 @@ class SharedBudget:
         num_verify = min(num_drafts, most - 1)
         num_draft = step.drafts_wanted(request, start + 1 + num_verify, room)
         if step.kv.grow(request, step.tokens_needed(start + 1 + num_verify, num_draft)) is None:
-            num_draft = 0
+            if num_draft:
+                num_draft = step.no_drafts(NoDrafts.KV_BLOCKS)
             if not step.make_room(request, start + 1):
                 return 0
             num_verify = min(num_verify, len(request.block_ids) * step.kv.block_size - start - 1)

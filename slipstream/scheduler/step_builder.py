@@ -13,6 +13,7 @@ from slipstream.scheduler.drafting import DraftingDecision
 from slipstream.scheduler.layouts import DraftCostTable, DraftLayout
 from slipstream.scheduler.protocol import NewRequest, ScheduledRequest
 from slipstream.scheduler.queue import WaitingQueue
+from slipstream.scheduler.statistics import NoDrafts
 
 _KEY = attrgetter("queue_key")
 
@@ -28,6 +29,7 @@ class StepBuilder:
         decodes, prefills: entries so far.
         new_requests: descriptions the executor needs.
         preempted: requests that lost their blocks in this step.
+        without_drafts: requests that could draft after this step and will not, by reason.
         epochs: source of numbers for requests that start over.
     """
 
@@ -59,6 +61,7 @@ class StepBuilder:
         self.prefills: list[ScheduledRequest] = []
         self.new_requests: list[NewRequest] = []
         self.preempted: list[Request] = []
+        self.without_drafts: dict[NoDrafts, int] = {}
         self.reasons: list[str] = []
 
     # -- what a request wants -------------------------------------------------------------------------------------
@@ -84,15 +87,28 @@ class StepBuilder:
         """Drafts the request should make after emitting in this step, whose rows end before `end_position`; 0 where
         they could not be used: one token is certain to come, and a draft that would be the last saves nothing."""
         most = self.config.num_speculative_tokens
-        chosen = self.drafting.num_draft_tokens(request.request_id)
-        if chosen < most:
-            most = chosen
+        allowed = request.max_draft_tokens
+        if allowed is not None and allowed < most:
+            most = allowed
         if room < most + 2:
             most = room - 2
-        limit = self.config.draft_max_model_len
-        if most <= 0 or (limit is not None and end_position + most >= limit):
+        if most <= 0:
             return 0
+        chosen = self.drafting.num_draft_tokens(request.request_id)
+        if chosen <= 0:
+            return self.no_drafts(self.drafting.cause)
+        if chosen < most:
+            most = chosen
+        limit = self.config.draft_max_model_len
+        if limit is not None and end_position + most >= limit:
+            return self.no_drafts(NoDrafts.POSITION_LIMIT)
         return most
+
+    def no_drafts(self, cause: NoDrafts | None) -> int:
+        """Note that a request will not draft though it could; gives 0."""
+        if cause is not None:
+            self.without_drafts[cause] = self.without_drafts.get(cause, 0) + 1
+        return 0
 
     def tokens_needed(self, end_position: int, num_draft_tokens: int) -> int:
         """Tokens the block table must cover: the target's rows, and the drafter's slots from the new anchor on."""
@@ -255,10 +271,11 @@ class StepBuilder:
         if start + num_rows == len(request.token_ids):
             room = request.max_total_tokens - len(request.token_ids)
             num_draft = self.drafts_wanted(request, start + num_rows, room)
-        if layout.draft_query_rows(num_rows, num_draft) > draft_rows_left:
-            num_draft = 0
+        if num_draft and layout.draft_query_rows(num_rows, num_draft) > draft_rows_left:
+            num_draft = self.no_drafts(NoDrafts.DRAFT_CAPACITY)
         if kv.grow(request, self.tokens_needed(start + num_rows, num_draft)) is None:
-            num_draft = 0
+            if num_draft:
+                num_draft = self.no_drafts(NoDrafts.KV_BLOCKS)
             reachable = (len(request.block_ids) + kv.pool.num_free) * kv.block_size - start
             if reachable <= 0 and not self.make_room(request, start + 1):
                 return None

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from slipstream import __version__
 from slipstream.config import ResolvedSetting
-from slipstream.engine.async_engine import AsyncEngine
+from slipstream.engine.async_engine import AsyncEngine, EngineHealth
 from slipstream.server.errors import SERVER_ERROR, ApiError
 from slipstream.server.served_model import ServedModel
 
@@ -45,12 +45,12 @@ def info_routes(
     @router.get("/health")
     async def health() -> JSONResponse:
         """Live: 503 when the engine is dead or stuck and only a restart helps."""
-        return _status()
+        return _status(engine.health())
 
     @router.get("/ready")
     async def ready() -> JSONResponse:
-        """Whether requests sent now would be served."""
-        return _status()
+        """Whether requests sent now would be served; 503 too while the server drains."""
+        return _status(engine.readiness())
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -65,8 +65,7 @@ def info_routes(
     async def version() -> dict[str, str]:
         return {"version": __version__}
 
-    def _status() -> JSONResponse:
-        state = engine.health()
+    def _status(state: EngineHealth) -> JSONResponse:
         if not state.ok:
             raise ApiError(503, state.reason, kind=SERVER_ERROR, code="engine_unavailable")
         load = engine.load

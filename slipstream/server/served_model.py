@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from slipstream.models.chat_format import THINK_END, THINK_START
 from slipstream.models.chat_template import ChatTemplate
-from slipstream.request import RequestError
+from slipstream.request import OutputConstraint, RequestError, ThinkingBudget
+from slipstream.sampling.grammar import GrammarCompiler
+from slipstream.server.answers import ReasoningCount
+from slipstream.server.assistant_text import Reasoning
+from slipstream.server.conversation import ChatText, Conversation, write_out
 from slipstream.server.errors import ApiError
 
 # Longer texts are encoded in a worker thread, so that other requests' events go on meanwhile.
@@ -24,6 +29,10 @@ class TextEncoder(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def id_to_token(self, token_id: int) -> str | None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
@@ -37,6 +46,7 @@ class ServedModel:
         speculation: what `/v1/models` says of it; None when it is off.
         longest_token: bytes of the vocabulary's longest token, where known; more bytes than that per token that fits
             are refused unread.
+        grammars: compiles what outputs must be; None where they cannot be held to anything.
     """
 
     name: str
@@ -46,6 +56,7 @@ class ServedModel:
     created: int
     speculation: dict[str, Any] | None = None
     longest_token: int | None = None
+    grammars: GrammarCompiler | None = None
     _one_long_text: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False, compare=False)
 
     def check_name(self, name: str | None) -> None:
@@ -73,6 +84,18 @@ class ServedModel:
                 "context_length_exceeded",
             )
 
+    async def check_constraint(self, constraint: OutputConstraint) -> None:
+        """Compile it in a worker thread, so that other requests' events and the engine go on meanwhile.
+
+        Raises:
+            RequestError: it cannot be used; names its parameter, and why.
+        """
+        if self.grammars is None:
+            raise RequestError(
+                f"{constraint.parameter} is not supported by this server", constraint.parameter, "unsupported_parameter"
+            )
+        await asyncio.to_thread(self.grammars.check, constraint)
+
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text. Raises RequestError for one that is far too long, soon."""
         if len(text) < LONG_TEXT:
@@ -92,12 +115,56 @@ class ServedModel:
                 self.check_length(num_tokens)
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    async def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """Token ids of a conversation, up to the opening of the assistant's turn."""
+    async def encode_chat(self, conversation: Conversation, *, opens_turn: bool = True) -> tuple[list[int], ChatText]:
+        """A conversation as token ids and as text, up to the opening of the assistant's turn with `opens_turn`.
+
+        Raises:
+            RequestError: the model has no chat template, or its template refuses the conversation.
+        """
         if self.chat_template is None:
             raise RequestError(
                 f"the model {self.name!r} has no chat template; use /v1/completions", "messages", "no_chat_template"
             )
-        prompt = await asyncio.to_thread(self.chat_template.render, messages)
+        written = await asyncio.to_thread(write_out, self.chat_template, conversation, opens_turn=opens_turn)
         # The template writes the special tokens itself.
-        return await self.encode(prompt, add_special_tokens=False)
+        return await self.encode(written.text, add_special_tokens=False), written
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """Drafts per step at most; 0 where the server makes none."""
+        return 0 if self.speculation is None else int(self.speculation["num_speculative_tokens"])
+
+    @property
+    def can_reason(self) -> bool:
+        """Whether its chat template knows reasoning."""
+        return self.chat_template is not None and self.chat_template.format.has_reasoning
+
+    def think_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Token ids of the markers around the model's reasoning."""
+        encode = self.tokenizer.encode
+        start, end = (tuple(encode(marker, add_special_tokens=False)) for marker in (THINK_START, THINK_END))
+        return start, end
+
+    def thinking_budget(self, max_tokens: int | None, written: ChatText, parameter: str) -> ThinkingBudget | None:
+        """The bound of the reasoning in an answer to `written`. Raises RequestError where the model does not reason."""
+        if max_tokens is None:
+            return None
+        if not self.can_reason:
+            raise RequestError(
+                f"{parameter} is for models that reason, and this one does not; leave it out",
+                parameter,
+                "unsupported_parameter",
+            )
+        if max_tokens < 0:
+            raise RequestError(f"{parameter} must be at least 0, got {max_tokens}", parameter)
+        if written.reasoning is Reasoning.NONE:
+            return None
+        return ThinkingBudget(max_tokens, *self.think_ids(), written.reasoning is Reasoning.OPEN)
+
+    def reasoning_counts(self, written: ChatText, num_choices: int) -> list[ReasoningCount]:
+        """Counters of the reasoning tokens of each choice; none where nothing is reasoned."""
+        if written.reasoning is Reasoning.NONE:
+            return []
+        start, end = self.think_ids()
+        is_open = written.reasoning is Reasoning.OPEN
+        return [ReasoningCount(start, end, is_open=is_open) for _ in range(num_choices)]

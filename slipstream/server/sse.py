@@ -27,6 +27,11 @@ def event(payload: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
+def named_event(name: str, payload: dict[str, Any]) -> bytes:
+    """One event whose name also stands in an `event:` line."""
+    return b"event: " + name.encode() + b"\n" + event(payload)
+
+
 class EventStream(StreamingResponse):
     """Sends events until they end or the client is gone; `close` runs in every case, also before the first event."""
 

@@ -6,16 +6,28 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from slipstream.request import OutputConstraint
 from slipstream.scheduler.layouts import DraftLayout
-from slipstream.scheduler.protocol import DraftBlock, DraftRequest, SampleRow
+from slipstream.scheduler.protocol import DraftBlock, DraftRequest, Matchers, SampleRow, TokenMatcher
 from slipstream.simulation.scripted import LogitsFunction, RowSampler, sample_greedily
 
 Predict = Callable[[DraftRequest, list[int]], int]
 """(request, prefix) -> the token the target will sample after `prefix`."""
 
 
-def predict_with(logits: LogitsFunction, sampler: RowSampler = sample_greedily) -> Predict:
-    """What a target with these logits samples; knows the request's parameters and seed as the target does."""
+def predict_with(
+    logits: LogitsFunction, sampler: RowSampler = sample_greedily, matchers: Matchers | None = None
+) -> Predict:
+    """What a target with these logits samples; knows the request's parameters and seed as the target does, and its
+    constraint where `matchers` are given."""
+    known: dict[OutputConstraint, TokenMatcher] = {}
+
+    def matcher_of(constraint: OutputConstraint | None) -> TokenMatcher | None:
+        if constraint is None or matchers is None:
+            return None
+        if constraint not in known:
+            known[constraint] = matchers.matcher(constraint, frozenset())
+        return known[constraint]
 
     def predict(request: DraftRequest, prefix: list[int]) -> int:
         row = SampleRow(
@@ -27,6 +39,7 @@ def predict_with(logits: LogitsFunction, sampler: RowSampler = sample_greedily) 
             request.num_prompt_tokens,
             [],
             0,
+            matcher=matcher_of(request.sampling.constraint),
         )
         return sampler(np.stack([logits(prefix)]), [row]).token_ids[0]
 

@@ -104,6 +104,8 @@ class Recorder:
             "priority": request.priority,
             "arrival_time": request.arrival_time,
             "choice_index": request.choice_index,
+            "max_draft_tokens": request.max_draft_tokens,
+            "reads_prefix_cache": request.reads_prefix_cache,
             "block_hashes": self._new_hashes(request),
         }
         if self._with_text:

@@ -64,7 +64,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A request was queued. `block_hashes`: salted, of the prompt's full blocks; empty without a prefix cache."""
+    """A request was queued. `block_hashes`: salted, of the prompt's full blocks; empty without a prefix cache.
+
+    Recordings of older releases say nothing of `max_draft_tokens` and `reads_prefix_cache`: nobody could ask for them.
+    """
 
     request_id: str
     num_prompt_tokens: int
@@ -74,6 +77,8 @@ class Added:
     choice_index: int
     block_hashes: tuple[bytes, ...] = ()
     prompt_token_ids: tuple[int, ...] | None = None
+    max_draft_tokens: int | None = None
+    reads_prefix_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)

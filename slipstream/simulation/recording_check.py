@@ -43,6 +43,9 @@ class RecordingCheck:
         _require(type(event.priority) is int and abs(event.priority) < 1 << 63, f"priority is {shown(event.priority)}")
         _require(_is_count(event.choice_index), f"choice_index is {shown(event.choice_index)}")
         _require(_is_time(event.arrival_time), f"arrival_time is {shown(event.arrival_time)}")
+        most = event.max_draft_tokens
+        _require(most is None or _is_count(most), f"max_draft_tokens is {shown(most)}")
+        _require(type(event.reads_prefix_cache) is bool, f"reads_prefix_cache is {shown(event.reads_prefix_cache)}")
         _require(len(event.block_hashes) <= count // self._block_size, "more block hashes than full blocks")
         tokens = event.prompt_token_ids
         _require(

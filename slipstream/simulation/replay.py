@@ -171,6 +171,8 @@ def request_of(event: Added) -> Request:
         choice_index=event.choice_index,
         priority=event.priority,
         arrival_time=event.arrival_time,
+        max_draft_tokens=event.max_draft_tokens,
+        reads_prefix_cache=event.reads_prefix_cache,
     )
 
 

@@ -12,13 +12,24 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.request import Logprobs
 from slipstream.scheduler.executor_state import ExecutorState, RequestRows
 from slipstream.scheduler.layouts import NO_LAYOUT
-from slipstream.scheduler.protocol import Drafter, RequestResult, SampledTokens, SampleRow, StepPlan, StepResult
+from slipstream.scheduler.protocol import (
+    Drafter,
+    Matchers,
+    RequestResult,
+    SampledTokens,
+    SampleRow,
+    StepPlan,
+    StepResult,
+)
 
 Logits = NDArray[np.float64]
 LogitsFunction = Callable[[Sequence[int]], Logits]
 RowSampler = Callable[[Logits, Sequence[SampleRow]], SampledTokens]
+RowReport = Callable[[Logits, int, int], Logprobs]
+"""(logits [V], token id, number of alternatives) -> its log probability."""
 
 _EMPTY = -1
 _NOISE = -2
@@ -50,8 +61,20 @@ class HashedLogits:
 
 
 def sample_greedily(logits: Logits, rows: Sequence[SampleRow]) -> SampledTokens:
-    """The argmax of each row [N, V]; every other parameter of the rows plays no part."""
-    return SampledTokens([int(token) for token in logits.argmax(axis=1)], [None] * len(rows))
+    """The best token of each row [N, V] that its constraint allows; every other parameter of the rows plays no part."""
+    chosen: list[int] = []
+    for values, row in zip(logits, rows, strict=True):
+        allowed = allowed_tokens(row, len(values))
+        chosen.append(int((values if allowed is None else np.where(allowed, values, -np.inf)).argmax()))
+    return SampledTokens(chosen, [None] * len(rows))
+
+
+def allowed_tokens(row: SampleRow, vocab_size: int) -> NDArray[np.bool_] | None:
+    """Which tokens the row's constraint allows, bool [V]; None for all."""
+    bits = None if row.matcher is None else row.matcher.allowed(row.output_token_ids)
+    if bits is None:
+        return None
+    return np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=vocab_size, bitorder="little").astype(np.bool_)
 
 
 class KVGapError(AssertionError):
@@ -66,7 +89,9 @@ class ScriptedExecutor:
         num_kv_blocks, block_size: the pool, as the scheduler has it.
         drafter: proposes drafts; its layout says which drafter KV is written and checked.
         sampler: samples logits rows [N, V]; greedy by default.
+        report: log probabilities of prompt tokens; without it they cannot be asked for.
         max_model_len: drafter slots at this position or beyond go to the scratch slot.
+        matchers: for requests with a constraint; the sampler must heed them, as `sample_greedily` does.
 
     Attributes:
         num_model_rows: target rows run so far. plans: not kept; wrap `execute` to record.
@@ -81,14 +106,17 @@ class ScriptedExecutor:
         block_size: int,
         drafter: Drafter | None = None,
         sampler: RowSampler = sample_greedily,
+        report: RowReport | None = None,
         max_model_len: int = 1 << 30,
+        matchers: Matchers | None = None,
     ) -> None:
-        self.state = ExecutorState()
+        self.state = ExecutorState(matchers)
         self.drafter = drafter
         self.num_model_rows = 0
         self.num_draft_passes = 0
         self._logits = logits
         self._sampler = sampler
+        self._report = report
         self._block_size = block_size
         self._max_model_len = max_model_len
         self._target_kv = np.full(num_kv_blocks * block_size, _EMPTY, dtype=np.int64)
@@ -115,6 +143,14 @@ class ScriptedExecutor:
         for rows in batch:
             results.append(self.state.accept(rows, sampled, index))
             index += rows.num_sampled
+            if rows.reported_token_ids and self._report is not None:
+                count = rows.state.sampling.prompt_logprobs or 0
+                results[-1].prompt_logprobs = [
+                    self._report(
+                        self._logits(self._read_prefix(rows, rows.first_position + offset + 1)), token_id, count
+                    )
+                    for offset, token_id in enumerate(rows.reported_token_ids)
+                ]
         num_skipped, num_draft_rows = self._draft(plan, batch, results)
         num_rows = sum(len(rows.token_ids) for rows in batch)
         self.num_model_rows += num_rows

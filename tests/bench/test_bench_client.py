@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from slipstream.bench.arrivals import Arrivals, all_at_once, closed_loop
-from slipstream.bench.client import HttpLoad, Target, TargetError, first_model
+from slipstream.bench.client import HttpLoad, Target, TargetError, first_model, tells_sources
 from slipstream.bench.dataset import Prompt
 from slipstream.bench.metrics import BenchResult, chunk_gaps_ms, summarize
 from slipstream.bench.records import RunRecord
@@ -209,6 +209,36 @@ def test_open_loop_sends_on_time_whatever_is_in_flight() -> None:
     assert [request.sent_time for request in record.requests] == pytest.approx([0.5, 0.75, 1.0])
     assert result.in_flight.peak == 3
     assert record.duration_s == pytest.approx(5.5)
+
+
+def test_N4_a_server_that_tells_sources_is_counted_by_tokens() -> None:
+    def chunk(content: str, *sources: str) -> bytes:
+        choice = {"index": 0, "delta": {"content": content}, "finish_reason": None, "token_sources": sources}
+        return event(choices=[choice])
+
+    reads = [
+        (0.0, delta(role="assistant", content="")),
+        (0.1, chunk("a", "target")),
+        (0.2, chunk("", "draft", "draft", "target")),  # text that is held back is no reason not to count its tokens
+        (0.3, chunk("bcde", "draft", "target")),
+        (0.3, ending(6)),
+    ]
+    record, result = run(lambda _: reads)
+    chunks = record.requests[0].chunks
+    assert [(chunk.num_tokens, chunk.num_drafted) for chunk in chunks] == [(1, 0), (3, 2), (2, 1)]
+    assert result.tokens_per_chunk == pytest.approx(2.5)
+    sampling = SamplingParams(max_tokens=9, temperature=0.0)
+    body = Target(base_url="http://a", model="m", tells_sources=True).body(Prompt("hi"), sampling)
+    assert body["stream_options"] == {"include_usage": True, "include_token_sources": True}
+
+
+@pytest.mark.parametrize(("owner", "tells"), [("slipstream", True), ("vllm", False), (None, False)])
+def test_only_a_slipstream_server_is_asked_for_sources(owner: str | None, tells: bool) -> None:
+    clock = Clock()
+    models = json.dumps({"data": [{"id": "m", "owned_by": owner}] if owner else "none"}).encode()
+    server = FakeServer(clock, lambda _: [(0.0, models)])
+    load = HttpLoad(Target(base_url="http://server"), clock, clock.sleep, server)
+    assert asyncio.run(tells_sources(load)) is tells
 
 
 def test_body_asks_for_usage_and_leaves_out_what_was_not_asked_for() -> None:

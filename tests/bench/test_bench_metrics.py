@@ -18,8 +18,8 @@ def counted(*steps: tuple[int, int], drafted: int | None = None, num_ended: int 
     statistics = SchedulerStatistics.for_drafts(5)
 
     def count(verified: int, accepted: int) -> None:
-        statistics.num_drafted_tokens += verified
         statistics.num_decode_tokens += accepted + 1
+        statistics.draft_lengths[verified] += 1
         statistics.acceptance_histogram[verified][accepted] += 1
 
     count(2, 1)
@@ -29,7 +29,7 @@ def counted(*steps: tuple[int, int], drafted: int | None = None, num_ended: int 
         count(verified, accepted)
     statistics.num_decode_tokens -= num_ended
     if drafted is not None:
-        statistics.num_drafted_tokens = before.num_drafted_tokens + drafted
+        statistics.draft_lengths[1] += drafted - (statistics.num_drafted_tokens - before.num_drafted_tokens)
     acceptance = acceptance_between(before, statistics)
     assert acceptance is not None
     return acceptance

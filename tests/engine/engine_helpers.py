@@ -12,18 +12,19 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from slipstream.config import SchedulerConfig
-from slipstream.engine.build import submission_checker
+from slipstream.engine.build import grammar_compiler, submission_checker
 from slipstream.engine.engine import Engine
 from slipstream.engine.stop_strings import TextStopChecker
 from slipstream.engine.vocabulary import Vocabulary
 from slipstream.models.chat_template import ChatTemplate
 from slipstream.models.tokenizer import Tokenizer, byte_level_alphabet
+from slipstream.sampling.logprobs import row_logprobs
 from slipstream.sampling.sampler import Sampler
-from slipstream.scheduler.layouts import LAYOUTS
+from slipstream.scheduler.layouts import LAYOUTS, DraftLayout
 from slipstream.scheduler.protocol import Drafter, Executor, SampledTokens, SampleRow
 from slipstream.scheduler.scheduler import Scheduler
 from slipstream.scheduler.stopping import TokenStopChecker
-from slipstream.simulation.drafters import oracle, predict_with
+from slipstream.simulation.drafters import Predict, oracle, predict_with
 from slipstream.simulation.scripted import HashedLogits, Logits, ScriptedExecutor
 
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("Ġw", "o")]
@@ -50,6 +51,7 @@ VOCABULARY = Vocabulary.from_tokenizer(TOKENIZER)
 VOCAB_SIZE = TOKENIZER.vocab_size
 EOS = TOKENIZER.eos_token_ids[0]
 TEMPLATE = ChatTemplate(CHAT)
+GRAMMARS = grammar_compiler(TOKENIZER, VOCABULARY, (EOS,), VOCAB_SIZE)
 
 
 def byte_tokens(text: str) -> list[int]:
@@ -120,21 +122,25 @@ def make_engine(
     commit_lag: int = 0,
     wrap: Callable[[Executor], Executor] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    make_drafter: Callable[[DraftLayout, Predict, int], Drafter] = oracle,
     **config_values: Any,
 ) -> Engine:
-    """An engine on a scripted target that samples as the product does; an oracle drafts when K > 0."""
+    """An engine on a scripted target that samples as the product does; `make_drafter`'s drafts when K > 0."""
     config = make_config(**config_values)
     chosen = logits or printable_logits()
     drafter: Drafter | None = None
     if config.num_speculative_tokens:
-        drafter = oracle(LAYOUTS[config.layout_name], predict_with(chosen, real_sampler), VOCAB_SIZE)
+        predict = predict_with(chosen, real_sampler, GRAMMARS)
+        drafter = make_drafter(LAYOUTS[config.layout_name], predict, VOCAB_SIZE)
     executor: Executor = ScriptedExecutor(
         chosen,
         num_kv_blocks=config.num_kv_blocks,
         block_size=config.block_size,
         drafter=drafter,
         sampler=real_sampler,
+        report=lambda row, token_id, count: row_logprobs(torch.from_numpy(row), token_id, count),
         max_model_len=config.max_model_len,
+        matchers=GRAMMARS,
     )
     stops = TextStopChecker(TokenStopChecker(), VOCABULARY)
     return Engine(
@@ -143,6 +149,6 @@ def make_engine(
         clock=clock,
         eos_token_ids=(EOS,),
         commit_lag=commit_lag,
-        check_sampling=submission_checker(VOCAB_SIZE),
+        check_sampling=submission_checker(VOCAB_SIZE, GRAMMARS),
         forget=stops.forget,
     )

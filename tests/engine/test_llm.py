@@ -7,7 +7,7 @@ import logging
 import time
 
 import pytest
-from engine_helpers import TEMPLATE, TOKENIZER, VOCABULARY, ScriptedText, byte_tokens, make_engine
+from engine_helpers import GRAMMARS, TEMPLATE, TOKENIZER, VOCABULARY, ScriptedText, byte_tokens, make_engine
 
 from slipstream.config import SettingError, SpeculativeSettings
 from slipstream.engine.async_engine import AsyncEngine
@@ -23,7 +23,7 @@ from slipstream.request import FinishReason, RequestError, SamplingParams
 
 def make_llm(engine: Engine, seed: int | None = None) -> LLM:
     source = ModelSource("tiny", None, TOKENIZER, TEMPLATE, lambda: iter(()), lambda: iter(()))  # type: ignore[arg-type]
-    return LLM.from_engine(BuiltEngine(engine, source, VOCABULARY, None), seed=seed)  # type: ignore[arg-type]
+    return LLM.from_engine(BuiltEngine(engine, source, VOCABULARY, None, GRAMMARS), seed=seed)  # type: ignore[arg-type]
 
 
 def test_results_come_in_the_order_of_the_prompts() -> None:

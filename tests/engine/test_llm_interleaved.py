@@ -6,7 +6,7 @@ import gc
 from typing import Any
 
 import pytest
-from engine_helpers import TEMPLATE, TOKENIZER, VOCABULARY, make_engine
+from engine_helpers import GRAMMARS, TEMPLATE, TOKENIZER, VOCABULARY, make_engine
 
 from slipstream.engine.build import BuiltEngine
 from slipstream.engine.llm import LLM, GenerationError
@@ -22,7 +22,7 @@ SHORT = SamplingParams(max_tokens=4, temperature=0)
 def llm(request: pytest.FixtureRequest) -> LLM:
     source = ModelSource("tiny", None, TOKENIZER, TEMPLATE, lambda: iter(()), lambda: iter(()))  # type: ignore[arg-type]
     engine = make_engine(commit_lag=request.param)
-    return LLM.from_engine(BuiltEngine(engine, source, VOCABULARY, None))  # type: ignore[arg-type]
+    return LLM.from_engine(BuiltEngine(engine, source, VOCABULARY, None, GRAMMARS))  # type: ignore[arg-type]
 
 
 def is_empty(llm: LLM) -> bool:

@@ -11,7 +11,7 @@ import torch
 from execution.running import VOCAB_SIZE, Run, request, run, scheduler_config, tiny_executor
 from models.decoder_helpers import random_tokens
 
-from slipstream.request import FinishReason, Request
+from slipstream.request import FinishReason, Request, SamplingParams
 from slipstream.scheduler.layouts import LAYOUTS
 from slipstream.scheduler.protocol import DraftBlock, Drafter, DraftRequest
 from slipstream.scheduler.scheduler import Scheduler
@@ -237,3 +237,24 @@ def test_times_and_rows_are_reported(directory: Path) -> None:
     assert all(result.target_ms > 0 and result.draft_ms >= 0 for result in done.results)
     assert sum(r.num_target_rows for r in done.results) >= sum(len(p) for p in PROMPTS.values())
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_L5_a_prompt_has_the_logprobs_that_its_tokens_had_when_they_were_made(directory: Path, lag: int) -> None:
+    """In chunks of 17 rows, to the bit: this executor is batch-invariant."""
+    config = scheduler_config(max_num_batched_tokens=17)
+    executor = tiny_executor(directory)
+    first = run(executor, config, [request("a", PROMPTS["a"], temperature=1.0, logprobs=3)], lag=lag)
+    text = first.texts["a"]
+    made = [entry for output in first.outputs["a"] for entry in output.logprobs or ()]
+    again = Request(
+        "b",
+        [*PROMPTS["a"], *text],
+        SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=3),
+        reads_prefix_cache=False,
+    )
+    outputs = run(executor, config, [again], lag=lag).outputs["b"]
+    reported = outputs[0].prompt_logprobs
+    assert reported is not None and len(reported) == len(PROMPTS["a"]) + len(text) - 1
+    assert reported[len(PROMPTS["a"]) - 1 :] == made
+    assert outputs[1].prompt_logprobs is None

@@ -20,6 +20,7 @@ from server_helpers import NAME, RunningServer, Starter
 
 from slipstream.scheduler.protocol import Executor, StepPlan, StepResult
 from slipstream.server.body import MAX_BODY_BYTES
+from slipstream.server.options import ServerOptions
 
 LIMIT = 256
 
@@ -27,6 +28,9 @@ LIMIT = 256
 @pytest.fixture(scope="module")
 def server(start_server: Starter) -> RunningServer:
     return start_server(num_speculative_tokens=3)
+
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
 def chat(**fields: Any) -> dict[str, Any]:
@@ -80,7 +84,7 @@ def post(server: RunningServer, path: str, body: Any) -> httpx.Response:
         (chat(frequency_penalty=3), "frequency_penalty"),
         (chat(repetition_penalty=0), "repetition_penalty"),
         (chat(stream_options={"include_usage": True}), "stream_options"),
-        (chat(stream=True, stream_options={"include_use": True}), "stream_options"),
+        (chat(stream=True, stream_options={"include_usage": 1}), "stream_options"),
         (chat(messages=[]), "messages"),
         (chat(messages="hi"), "messages"),
         (chat(messages=[{"role": "user"}]), "messages[0].content"),
@@ -89,11 +93,31 @@ def post(server: RunningServer, path: str, body: Any) -> httpx.Response:
         (chat(messages=[{"content": "hi"}]), "messages"),
         (chat(seed=1.5), "seed"),
         (chat(priority=2**40), "priority"),
-        (chat(temprature=1), "temprature"),
         (chat(tools=[{"type": "function"}]), "tools"),
-        (chat(response_format={"type": "json_object"}), "response_format"),
+        (chat(tools=[{"type": "web_search"}]), "tools"),
+        (chat(tools=[TOOL, TOOL]), "tools"),
+        (chat(tools=[{"type": "function", "function": {"name": "a b"}}]), "tools"),
+        (chat(tool_choice="required"), "tool_choice"),
+        (chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "g"}}), "tool_choice"),
+        (chat(tools=[TOOL], tool_choice="always"), "tool_choice"),
+        (chat(reasoning_effort="high"), "reasoning_effort"),
+        (chat(thinking_token_budget=3), "thinking_token_budget"),
+        (chat(chat_template_kwargs={"messages": []}), "chat_template_kwargs"),
+        (chat(speculative={"num_speculative_tokens": 4}), "speculative"),
+        (chat(speculative={"num_speculative_tokens": -1}), "speculative"),
+        (chat(speculative={"enabled": "yes"}), "speculative"),
+        (chat(speculative=True), "speculative"),
+        (chat(prompt_logprobs=21), "prompt_logprobs"),
+        (chat(prompt_logprobs=1, stream=True), "prompt_logprobs"),
+        (chat(allowed_token_ids=[]), "allowed_token_ids"),
+        (chat(allowed_token_ids=[10**6]), "allowed_token_ids"),
+        (chat(bad_words=[""]), "bad_words"),
+        (chat(use_beam_search=True), "use_beam_search"),
+        (chat(structured_outputs={"regex": "(a"}), "structured_outputs"),
+        (chat(response_format={"type": "xml"}), "response_format"),
         (completion(best_of=3), "best_of"),
-        (completion(echo=True), "echo"),
+        (completion(echo="yes"), "echo"),
+        (completion(max_tokens=0), "max_tokens"),
         (completion(suffix="x"), "suffix"),
         (completion(prompt=""), "prompt"),
         (completion(prompt=[]), "prompt"),
@@ -145,9 +169,34 @@ def test_ten_megabytes(server: RunningServer) -> None:
     check_error(post(server, "/v1/completions", completion(prompt="word " * 400_000)), "prompt")
 
 
-def test_unknown_fields_suggest_the_nearest(server: RunningServer) -> None:
+def test_unknown_fields_are_named_and_suggest_the_nearest(server: RunningServer) -> None:
+    message = {"role": "user", "content": "hi", "colour": "red"}
+    body = chat(max_token=3, messages=[message, message], speculative={"enable": False})
+    answer = post(server, "/v1/chat/completions", body)
+    assert answer.status_code == 200 and sorted(answer.json()["warnings"]) == [
+        "unknown parameter 'max_token' is ignored; did you mean 'max_tokens'?",
+        "unknown parameter 'messages[0].colour' is ignored",
+        "unknown parameter 'speculative.enable' is ignored; did you mean 'enabled'?",
+    ]
+    streamed = post(server, "/v1/completions", completion(max_token=3, stream=True)).text.split("\n\n")
+    assert "max_token" in json.loads(streamed[0].removeprefix("data: "))["warnings"][0]
+    assert "warnings" not in json.loads(streamed[1].removeprefix("data: "))
+    too_many = post(server, "/v1/completions", completion(**{f"x{index}": 1 for index in range(99)}))
+    assert too_many.status_code == 400 and "more than 64 unknown fields" in too_many.json()["error"]["message"]
+
+
+def test_a_strict_server_refuses_what_it_would_only_note(start_server: Starter) -> None:
+    server = start_server(options=ServerOptions(strict=True))
     error = check_error(post(server, "/v1/chat/completions", chat(max_token=3)), "max_token")
-    assert "did you mean 'max_tokens'" in error["message"]
+    assert "did you mean 'max_tokens'" in error["message"] and error["code"] == "unknown_parameter"
+    message = {"role": "user", "content": "hi", "colour": "red"}
+    check_error(post(server, "/v1/chat/completions", chat(messages=[message])), "messages[0].colour")
+    check_error(post(server, "/v1/chat/completions", chat(speculative={"enabled": True})), "speculative")
+    check_error(post(server, "/v1/completions", completion(max_token=3)), "max_token")
+    check_error(post(server, "/tokenize", {"prompt": "hi", "max_token": 3}), "max_token")
+    strict_tool = {"type": "function", "function": {"name": "f", "strict": True}}
+    check_error(post(server, "/v1/chat/completions", chat(tools=[strict_tool])), "tools")
+    assert post(server, "/v1/chat/completions", chat()).status_code == 200
 
 
 def test_wrong_model_path_and_method(server: RunningServer) -> None:

@@ -18,9 +18,11 @@ from server_helpers import LONGEST_TOKEN, NAME, RunningServer, Starter
 from slipstream.config import SettingError
 from slipstream.request import RequestError
 from slipstream.server.body import MAX_BODY_BYTES, MAX_CONTAINERS, MAX_STRINGS, MAX_VALUES, check_counts
-from slipstream.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
 from slipstream.server.serve import bind
 from slipstream.server.served_model import VERY_LONG_TEXT, ServedModel
+from slipstream.server.wire.chat import ChatRequest
+from slipstream.server.wire.completions import CompletionRequest
+from slipstream.server.wire.generation import GenerationRequest
 
 MODEL_LEN = 8192
 # Far above what is seen (about 0.1 s) and far below what each of these bodies once cost (7 to 110 s).
@@ -83,7 +85,43 @@ TO_CHAT = {
     "unknown name in a message": filled('{"messages":[{"role":"user","content":"x","', "k", '":1}]}'),
     "unknown names in a message": numbered('{"messages":[{"role":"u","content":"x",', '"x%d":1', 500_000, "}]}"),
 }
-BODIES = [("/v1/completions", name) for name in TO_COMPLETIONS] + [("/v1/chat/completions", name) for name in TO_CHAT]
+CALL = '{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"'
+TO_CHAT |= {
+    "arguments of lists": filled('{"messages":[' + CALL, "[],", '"}}]}]}'),
+    "arguments of one word": filled('{"messages":[' + CALL, "a", '"}}]}]}'),
+    "tool definitions": filled('{"messages":[{"role":"u","content":"x"}],"tools":[', "{},", "{}]}"),
+    "names of tools": filled('{"messages":[{"role":"u","content":"x"}],"tool_choice":"', "t", '"}'),
+    "template variables": numbered(
+        '{"messages":[{"role":"u","content":"x"}],"chat_template_kwargs":{', '"x%d":1', 500_000, "}}"
+    ),
+    "bad words": filled('{"messages":[{"role":"u","content":"x"}],"bad_words":[', '"a",', '"a"]}'),
+}
+TO_RESPONSES = {
+    "many items": filled('{"input":[', '{"role":"u","content":"x"},', '{"role":"u","content":"x"}]}'),
+    "items of wrong type": filled('{"input":[', "1,", "1]}"),
+    "input of one word": filled('{"input":"', "a", '"}'),
+    "unknown names in an item": numbered('{"input":[{"role":"u","content":"x",', '"x%d":1', 500_000, "}]}"),
+}
+TO_MESSAGES = {
+    "many blocks": filled(
+        '{"max_tokens":2,"messages":[{"role":"user","content":[',
+        '{"type":"text","text":""},',
+        '{"type":"text","text":""}]}]}',
+    ),
+    "blocks of wrong type": filled('{"max_tokens":2,"messages":[{"role":"user","content":[', "1,", "1]}]}"),
+    "system of one word": filled('{"max_tokens":2,"messages":[{"role":"user","content":"x"}],"system":"', "a", '"}'),
+}
+TO_TOKENIZE = {"prompt to tokenize": filled('{"prompt":"', "a b ", '"}')}
+TO_DETOKENIZE = {"tokens to write out": b'{"tokens":[' + b"65," * 1_000_000 + b"65]}"}
+ROUTES = {
+    "/v1/completions": TO_COMPLETIONS,
+    "/v1/chat/completions": TO_CHAT,
+    "/v1/responses": TO_RESPONSES,
+    "/v1/messages": TO_MESSAGES,
+    "/tokenize": TO_TOKENIZE,
+    "/detokenize": TO_DETOKENIZE,
+}
+BODIES = [(path, name) for path, bodies in ROUTES.items() for name in bodies]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +187,7 @@ class Watch:
 @pytest.mark.timing
 @pytest.mark.parametrize(("path", "name"), BODIES, ids=[name for _, name in BODIES])
 def test_no_body_keeps_others_waiting(server: RunningServer, path: str, name: str) -> None:
-    body = {**TO_COMPLETIONS, **TO_CHAT}[name]
+    body = ROUTES[path][name]
     assert 1_000_000 < len(body) <= MAX_BODY_BYTES
     with Watch(server.url) as watch:
         time.sleep(0.05)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -71,6 +73,39 @@ def test_a_hundred_thousand_draws_are_the_twins(library: NativeLibrary, shape: s
         assert found == twin.sample(logits, rows).token_ids
         distinct.update(found)
     assert len(distinct) > (20 if shape == "sharp" else 500)
+
+
+class UpTo:
+    """A TokenMatcher under which the tokens below a limit fit; without one it asks for nothing yet."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+
+    def allowed(self, output: Sequence[int]) -> bytes | None:
+        """See TokenMatcher."""
+        return None if self.limit is None else ((1 << self.limit) - 1).to_bytes(32, "little")
+
+    def num_legal(self, output: Sequence[int], drafts: Sequence[int]) -> int:
+        """See TokenMatcher."""
+        return len(drafts)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_constrained_rows_are_the_twins(library: NativeLibrary, temperature: float) -> None:
+    vocab_size, limits = 256, [None, 5, None, 1, 200]
+    native, twin = samplers(Workers(library, 2), vocab_size)
+    distinct = set()
+    for seed in range(50):
+        rows = [
+            dataclasses.replace(sample_row(SamplingParams(temperature=temperature), seed + i), matcher=UpTo(limit))
+            for i, limit in enumerate(limits)
+        ]
+        logits = random((len(rows), vocab_size), seed)
+        found = native.sample(logits, rows).token_ids
+        assert found == twin.sample(logits, rows).token_ids
+        assert found[1] < 5 and found[3] == 0 and found[4] < 200
+        distinct.update(found)
+    assert len(distinct) > 50
 
 
 def test_a_row_depends_on_itself_alone(library: NativeLibrary) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from slipstream.request import MAX_STOP_STRINGS
+from slipstream.request import MAX_BAD_WORDS, MAX_STOP_STRINGS
 
 MAX_PROMPTS = 256
 MAX_MESSAGES = 4096
 MAX_CONTENT_PARTS = 1024
 MAX_STOP_CHARACTERS = 4096
 MAX_STOP_TOKEN_IDS = 4096
+MAX_BAD_WORD_CHARACTERS = 128
 MAX_LOGIT_BIASES = 1 << 16
 # One level of priority is worth `priority_ageing_s` of waiting (30 s unless set otherwise); a wider range would let one
 # client keep all others waiting for good.
@@ -63,6 +64,13 @@ _StopString = Annotated[str, Field(max_length=MAX_STOP_CHARACTERS)]
 Stop = _StopString | Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
 
 
+# Encoding them is work that nobody else is served during.
+BadWords = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]],
+    Field(max_length=MAX_BAD_WORDS // 4, fail_fast=True),
+]
+
+
 def _check_logit_bias(value: Any) -> dict[int, float] | None:
     if value is None:
         return None
@@ -85,18 +93,3 @@ def _bad_bias(message: str) -> PydanticCustomError:
 
 
 LogitBias = Annotated[dict[int, float] | None, PlainValidator(_check_logit_bias)]
-
-
-class ClosedObject(BaseModel):
-    """An object inside a body. A field it does not know is refused, the first one by name."""
-
-    model_config = ConfigDict(strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            for name in value:
-                if name not in cls.model_fields:
-                    raise PydanticCustomError("unknown_field", "has no field {name}", {"name": repr(shortened(name))})
-        return value
