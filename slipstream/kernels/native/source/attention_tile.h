@@ -1,64 +1,62 @@
 #pragma once
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "attention.h"
 #include "exponential.h"
 
 namespace slipstream {
+namespace {  // of its own in every path: the compiler uses the path's instructions in all of it
 
 // A row of the cache that will be read soon: what a request reads lies apart, so no processor sees it coming.
-static inline void prefetch(const LayerCache& cache, int64_t start, int width) {
-    const int size = cache.is_bfloat16 ? 2 : 4;
-    const char* from = static_cast<const char*>(cache.data) + start * size;
-    for (int i = 0; i < width * size; i += 64) __builtin_prefetch(from + i);
+template <typename Number>
+inline void prefetch(const Number* row, int width) {
+    constexpr int line = 64 / sizeof(Number);
+    for (int i = 0; i < width; i += line) __builtin_prefetch(row + i);
 }
 
-// Keys and values of one head at positions [position, position + kKeyTile), as floats [kKeyTile, head_dim] each; what is not
-// between the request's first key and `last` is zero.
 template <typename Lanes>
-void gather_tile(const AttentionStep& step, const RequestRows& request, const LayerCache& cache, int position, int last,
+void copy_row(const uint16_t* from, int width, float* to) {
+    int d = 0;
+    for (; d + 64 <= width; d += 64) {
+#pragma GCC unroll 8
+        for (int i = 0; i < 64; i += 8) Lanes::load_bfloat16(from + d + i).store(to + d + i);
+    }
+    for (; d < width; d += 8) Lanes::load_bfloat16(from + d).store(to + d);
+}
+
+template <typename Lanes>
+void copy_row(const float* from, int width, float* to) {
+    for (int d = 0; d < width; d += 8) Lanes::load(from + d).store(to + d);
+}
+
+// Keys and values of one head at positions [position, position + kKeyTile), as floats [kKeyTile, head_dim] each. What is
+// not between the request's first key and `last` stays as it was: nobody looks at it.
+template <typename Lanes, typename Number>
+void gather_tile(const AttentionStep& step, const RequestRows& request, const Number* cache, int position, int last,
                  int kv_head, float* keys, float* values) {
     const int width = step.head_dim;
     const int to_values = step.num_kv_heads * width;
-    const int begin = request.first_key > position ? request.first_key : position;
     const int end = last + 1 < position + kKeyTile ? last + 1 : position + kKeyTile;
-    const auto clear = [&](int from, int until) {
-        if (from >= until) return;
-        const size_t start = static_cast<size_t>(from - position) * width, count = static_cast<size_t>(until - from) * width;
-        std::memset(keys + start, 0, count * sizeof(float));
-        std::memset(values + start, 0, count * sizeof(float));
-    };
-    clear(position, begin);
-    clear(end, position + kKeyTile);
-    const auto copy = [&](int64_t start, float* to) {
-        if (cache.is_bfloat16) {
-            const uint16_t* from = static_cast<const uint16_t*>(cache.data) + start;
-            for (int d = 0; d < width; d += 8) Lanes::load_bfloat16(from + d).store(to + d);
-        } else {
-            const float* from = static_cast<const float*>(cache.data) + start;
-            for (int d = 0; d < width; d += 8) Lanes::load(from + d).store(to + d);
-        }
-    };
     const bool is_more = position + kKeyTile <= last && kKeyTile % step.block_size == 0;
-    for (int at = begin; at < end;) {
-        const int64_t block = step.block_ids[request.block_start + at / step.block_size];
-        const int offset = at % step.block_size;
+    for (int at = request.first_key > position ? request.first_key : position; at < end;) {
+        const int place = at / step.block_size, offset = at % step.block_size;
+        const int64_t block = step.block_ids[request.block_start + place];
         const int until = at + step.block_size - offset < end ? at + step.block_size - offset : end;
-        int64_t start = ((block * step.block_size + offset) * 2 * step.num_kv_heads + kv_head) * width;
-        const int next = is_more && at + kKeyTile <= last ? step.block_ids[request.block_start + at / step.block_size +
-                                                                           kKeyTile / step.block_size]
-                                                          : -1;
-        const int64_t ahead = (next - block) * step.block_size * 2 * to_values;
-        for (; at < until; ++at, start += 2 * to_values) {
-            if (next >= 0) {
-                prefetch(cache, start + ahead, width);
-                prefetch(cache, start + ahead + to_values, width);
+        const Number* from = cache + ((block * step.block_size + offset) * 2 * step.num_kv_heads + kv_head) * width;
+        ptrdiff_t ahead = 0;  // to the same row of the next tile
+        if (is_more && at + kKeyTile <= last) {
+            const int64_t next = step.block_ids[request.block_start + place + kKeyTile / step.block_size];
+            ahead = (next - block) * step.block_size * 2 * to_values;
+        }
+        for (; at < until; ++at, from += 2 * to_values) {
+            if (ahead != 0) {
+                prefetch(from + ahead, width);
+                prefetch(from + ahead + to_values, width);
             }
-            copy(start, keys + (at - position) * width);
-            copy(start + to_values, values + (at - position) * width);
+            copy_row<Lanes>(from, width, keys + (at - position) * width);
+            copy_row<Lanes>(from + to_values, width, values + (at - position) * width);
         }
     }
 }
@@ -141,7 +139,13 @@ void attend_tile(const AttentionStep& step, const RequestRows& request, const At
     for (int position = request.first_key / kKeyTile * kKeyTile; position <= last_seen; position += kKeyTile) {
         const int num_hidden = request.first_key > position ? request.first_key - position : 0;
         for (int kv_head = 0; kv_head < tile.num_kv_heads; ++kv_head) {
-            gather_tile<Lanes>(step, request, cache, position, last_seen, tile.first_kv_head + kv_head, keys, values);
+            if (cache.is_bfloat16) {
+                gather_tile<Lanes>(step, request, static_cast<const uint16_t*>(cache.data), position, last_seen,
+                                   tile.first_kv_head + kv_head, keys, values);
+            } else {
+                gather_tile<Lanes>(step, request, static_cast<const float*>(cache.data), position, last_seen,
+                                   tile.first_kv_head + kv_head, keys, values);
+            }
             for (int row = 0; row < count; ++row) {
                 const int own = step.is_causal ? request.first_position + first + row : end - 1;
                 const int num_seen = own - position + 1 < kKeyTile ? own - position + 1 : kKeyTile;
@@ -165,4 +169,5 @@ void attend_tile(const AttentionStep& step, const RequestRows& request, const At
     }
 }
 
+}  // namespace
 }  // namespace slipstream
