@@ -13,6 +13,7 @@ from slipstream.attention.protocol import AttentionBackend
 from slipstream.config import STANDARD_REJECTION, ModelSettings
 from slipstream.execution.arithmetic import resolve_arithmetic
 from slipstream.execution.executor import TorchExecutor
+from slipstream.execution.host_memory import give_back_freed_memory
 from slipstream.kernels.fast import FastKernels
 from slipstream.kernels.invariant import InvariantKernels
 from slipstream.kernels.native.library import Workers
@@ -97,7 +98,9 @@ def build_executor(
     Raises:
         ModelLoadError: a model that cannot be loaded, or a drafter that was made for another.
     """
-    return executor_around(build_decoder(source, settings), num_kv_blocks, block_size, drafter, matchers)
+    executor = executor_around(build_decoder(source, settings), num_kv_blocks, block_size, drafter, matchers)
+    give_back_freed_memory()
+    return executor
 
 
 def executor_around(

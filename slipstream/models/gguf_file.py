@@ -8,6 +8,7 @@ work (`gguf.quants`). Format: https://github.com/ggml-org/ggml/blob/master/docs/
 from __future__ import annotations
 
 import math
+import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,12 @@ class GGUFFile:
                 raise ModelLoadError(
                     f"tensor {name!r} is stored as {tensor.kind.name}, which is not supported"
                 ) from None
+
+    def forget_pages(self) -> None:
+        """Let the memory go that reading took; what is read again comes from the file again."""
+        mapping: mmap.mmap = self._data._mmap  # type: ignore[attr-defined]  # numpy has no public name for it
+        if hasattr(mapping, "madvise"):
+            mapping.madvise(mmap.MADV_DONTNEED)
 
     def blocks(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """A tensor's bytes as they are stored: [rows, bytes of a row], a view of the file."""

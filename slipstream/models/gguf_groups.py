@@ -38,6 +38,7 @@ def read_gguf_groups(file: GGUFFile, config: DecoderConfig) -> Iterator[tuple[st
             order = torch.from_numpy(half_split_rows(np.arange(tensor.shape[0]), heads))
             weight = weight.rows(order) if isinstance(weight, Groups) else weight[order]
         yield hf_name(name), weight
+    file.forget_pages()
 
 
 def groups_of(raw: Bytes, kind: GGMLQuantizationType, num_inputs: int) -> Groups:

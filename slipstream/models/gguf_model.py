@@ -122,6 +122,7 @@ def read_gguf_weights(file: GGUFFile, config: DecoderConfig) -> Iterator[tuple[s
         if heads is not None:
             values = half_split_rows(values, heads)
         yield hf_name(name), torch.from_numpy(values)
+    file.forget_pages()
 
 
 def weight_names(file: GGUFFile) -> list[str]:

@@ -48,7 +48,7 @@ class NativeNetwork:
         self._target = target
         self._linear = NativeLinear(target.workers, target.path)
         self._rotary = model.make_rotary(target.num_positions)
-        self._model = model
+        self._markov, self._confidence = model.markov_head, model.confidence_head
         self._norm = model.norm.weight.detach()
         self._embedding = model.embed_tokens.weight.detach() if config.owns_embedding else None
         head: StoredWeight = target.head_groups
@@ -85,6 +85,8 @@ class NativeNetwork:
             numbers = list(run)
             place = slice(numbers[0], numbers[-1] + 1)
             self._runs.append((place, NativeLayers(target.workers, shape, native[place], target.path)))
+        for parameter in (*model.layers.parameters(), *model.fc.parameters()):
+            parameter.data = parameter.data.new_empty(0)  # packed copies stand for them
 
     @torch.inference_mode()
     def write_context(
@@ -111,7 +113,7 @@ class NativeNetwork:
         if self._draw is not None and not chooser.keeps_logits:
             return DraftedBlocks(*self._draw.draw(hidden, anchors, *chooser.noise(hidden.shape[1])))
         logits = self._linear.multiply(hidden.flatten(0, 1), self._head).view(*hidden.shape[:2], -1)
-        return draw_blocks(logits, hidden, anchors, chooser, self._model.markov_head, self._model.confidence_head)
+        return draw_blocks(logits, hidden, anchors, chooser, self._markov, self._confidence)
 
     def _block_heads(self, model: DrafterModel) -> BlockHeads | None:
         """For drawing natively; None for a Markov head of another kind or width, or draft ids in no order."""

@@ -150,9 +150,7 @@ def test_native_draws_are_those_of_the_loop(target: NativeDecoder, name: str, te
     drawn = native.draw(hidden, anchors, chooser)
     logits = native._linear.multiply(hidden.flatten(0, 1), native._head).view(7, K, -1)
     with torch.inference_mode():
-        expected = draw_blocks(
-            logits, hidden, anchors, sampler.chooser(requests), native._model.markov_head, native._model.confidence_head
-        )
+        expected = draw_blocks(logits, hidden, anchors, sampler.chooser(requests), native._markov, native._confidence)
     assert torch.equal(drawn.token_ids, expected.token_ids)
     assert len(drawn.token_ids.unique()) > 5
     if config.has_confidence:
