@@ -56,6 +56,9 @@ def write_card(
     target = config.target.name or "its target"
     # Paths of prompt files say nothing to a reader; dialogues are named after their stems.
     kinds = {name if name in _KIND_WORDS else Path(name).stem: share for name, share in _section(data, "kinds").items()}
+    # Dialogues of earlier runs may be of kinds that the last one did not ask for.
+    others = [] if run is None else [count.name for count in run.kinds if count.name not in kinds]
+    kinds |= dict.fromkeys(others, "–")
     text = environment.from_string(template).render(
         name=f"{target}-{config.algorithm.value}",
         algorithm=ALGORITHM_NAMES[config.algorithm],
@@ -77,7 +80,7 @@ def write_card(
         calibrated_by=record.get("calibrated_by"),
         limits=_limits(config, recipe),
         licence=licence,
-        licence_lines=_licence_lines(config, recipe, licence),
+        licence_lines=_licence_lines(config, recipe, licence, others),
         notes=list(notes),
     )
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
@@ -174,7 +177,9 @@ def _limits(config: DrafterConfig, recipe: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _licence_lines(config: DrafterConfig, recipe: Mapping[str, Any], licence: str | None) -> list[str]:
+def _licence_lines(
+    config: DrafterConfig, recipe: Mapping[str, Any], licence: str | None, other_kinds: Sequence[str]
+) -> list[str]:
     lines = []
     if licence is not None:
         begin = ", and began as copies of its layers" if _section(recipe, "drafter").get("from_layers") else ""
@@ -182,7 +187,7 @@ def _licence_lines(config: DrafterConfig, recipe: Mapping[str, Any], licence: st
             f"The target's licence is {licence}. The weights of the drafter were trained on the target's own answers"
             f"{begin}; they come under {licence} too."
         )
-    for name in _section(recipe, "data", "kinds"):
+    for name in (*_section(recipe, "data", "kinds"), *(f"{kind}.jsonl" for kind in other_kinds)):
         lines.append(_KIND_WORDS.get(name, f"Prompts of the file `{Path(name).name}` were used."))
     return lines
 
