@@ -62,7 +62,7 @@ def product_rate(linear: NativeLinear, weight: Groups, repeats: int) -> float:
     """Multiplications per second of a weight that stays in the caches."""
     packed = pack(linear.library, weight)
     rows = linear.quantize(torch.randn((64, weight.shape[1])))
-    ms = best_ms(lambda: linear.multiply_quantized(rows, packed), repeats)
+    ms = best_ms(lambda: linear.multiply_quantized(rows, packed), 20 * repeats)
     return 64 * packed.shape[0] * packed.shape[1] / ms * 1e3
 
 
