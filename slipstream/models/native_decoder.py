@@ -85,14 +85,7 @@ class NativeDecoder:
             dtype=torch.float32,
             device=self.device,
         )
-        shape = LayerShape(
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-            config.rms_norm_eps,
-        )
+        shape = LayerShape.of(config)
         layers = [self._layer(weights, number) for number in range(config.num_layers)]
         self._layers = NativeLayers(workers, shape, layers, path)
 

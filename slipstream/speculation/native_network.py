@@ -70,14 +70,7 @@ class NativeNetwork:
             rms_norm_eps=config.rms_norm_eps,
             path=target.path,
         )
-        shape = LayerShape(
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-            config.rms_norm_eps,
-        )
+        shape = LayerShape.of(config)
         native = [self._native_layer(layer) for layer in layers]
         # Layers that see the same run in one call.
         self._runs: list[tuple[slice, NativeLayers]] = []

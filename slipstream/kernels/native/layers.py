@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -59,6 +60,23 @@ class NativeLayer:
     down: PackedWeight
 
 
+class HasLayers(Protocol):
+    """A configuration that says what its layers are like."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def rms_norm_eps(self) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LayerShape:
     """Of every layer alike."""
@@ -69,6 +87,18 @@ class LayerShape:
     num_kv_heads: int
     head_dim: int
     rms_norm_eps: float
+
+    @classmethod
+    def of(cls, config: HasLayers) -> LayerShape:
+        """Of a decoder's or a drafter's layers."""
+        return cls(
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.rms_norm_eps,
+        )
 
 
 @dataclass(frozen=True, slots=True)
