@@ -100,11 +100,9 @@ def drafter_kernels(target: TransformerDecoder) -> RowKernels:
 
 def build_network(model: DrafterModel, target: TransformerDecoder) -> DrafterNetwork:
     """Bind a model to its target, and make it ready to run on the target's kernels where they take its shape."""
-    if isinstance(target, NativeDecoder):
-        if network_misfit(model.config) is None:
-            return NativeNetwork(model, target)
-        model.bind_target(target.embedding, target.head)
-        return TorchNetwork(model, InvariantAttention(), target.num_positions)
-    assert isinstance(target, Decoder)
+    if isinstance(target, NativeDecoder) and network_misfit(model.config) is None:
+        return NativeNetwork(model, target)
+    assert isinstance(target, (Decoder, NativeDecoder))
     model.bind_target(target.embedding, target.head)
-    return TorchNetwork(model, target.attention, target.num_positions)
+    attention = target.attention if isinstance(target, Decoder) else InvariantAttention()
+    return TorchNetwork(model, attention, target.num_positions)

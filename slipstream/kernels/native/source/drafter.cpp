@@ -1,6 +1,5 @@
 #include "drafter.h"
 
-
 #include "cache_write.h"
 #include "quantized_buffer.h"
 #include "spread.h"
@@ -22,8 +21,8 @@ int64_t context_bytes(const ContextShape& shape) {
     const int rows = shape.num_rows;
     return static_cast<int64_t>(QuantizedBuffer::bytes(rows, shape.num_taps * shape.target_size) +
                                 QuantizedBuffer::bytes(rows, shape.hidden_size) +
-                                aligned(place(rows, shape.hidden_size) * sizeof(float)) +
-                                aligned(place(rows, key_value_size(shape)) * sizeof(float)));
+                                float_bytes(rows, shape.hidden_size) +
+                                float_bytes(rows, key_value_size(shape)));
 }
 
 void write_context(Workers& workers, int path, const ContextShape& shape, const uint8_t* fc, const float* hidden_norm,
@@ -36,7 +35,7 @@ void write_context(Workers& workers, int path, const ContextShape& shape, const 
     const QuantizedBuffer normed(scratch, num_rows, hidden);
     scratch += QuantizedBuffer::bytes(num_rows, hidden);
     float* const features = reinterpret_cast<float*>(scratch);
-    float* const key_value = reinterpret_cast<float*>(scratch + aligned(place(num_rows, hidden) * sizeof(float)));
+    float* const key_value = reinterpret_cast<float*>(scratch + float_bytes(num_rows, hidden));
 
     each_row(workers, num_rows, [&](int row) {
         for (int tap = 0; tap < shape.num_taps; ++tap) {
@@ -72,7 +71,7 @@ void write_context(Workers& workers, int path, const ContextShape& shape, const 
 int64_t block_bytes(const BlockShape& shape) {
     const int rows = shape.num_requests * shape.num_drafts;
     return static_cast<int64_t>(QuantizedBuffer::bytes(rows, shape.hidden_size) +
-                                aligned(place(rows, shape.vocab_size) * sizeof(float)) +
+                                float_bytes(rows, shape.vocab_size) +
                                 QuantizedBuffer::bytes(shape.num_requests, shape.rank));
 }
 
@@ -84,7 +83,7 @@ void draw_blocks(Workers& workers, int path, const BlockShape& shape, const Bloc
     const QuantizedBuffer inputs(scratch, num_rows, size);
     scratch += QuantizedBuffer::bytes(num_rows, size);
     float* const logits = reinterpret_cast<float*>(scratch);
-    scratch += aligned(place(num_rows, vocab_size) * sizeof(float));
+    scratch += float_bytes(num_rows, vocab_size);
     const QuantizedBuffer tokens(scratch, num_requests, rank);
 
     each_row(workers, num_rows, [&](int row) { functions.quantize(given.hidden + place(row, size), size, inputs.row(row)); });

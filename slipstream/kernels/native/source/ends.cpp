@@ -1,22 +1,10 @@
 #include "ends.h"
 
-#include <cstring>
-
 #include "half.h"
 #include "quantized_buffer.h"
 #include "spread.h"
 
 namespace slipstream {
-namespace {
-
-float half_at(const uint8_t* record, int output) {
-    uint16_t bits;
-    std::memcpy(&bits, record + 2 * output, sizeof bits);
-    return half_to_float(bits);
-}
-
-}  // namespace
-
 void embed(const Weight& weight, const int64_t* ids, int num_rows, float* x) {
     const int num_groups = weight.num_groups();
     for (int row = 0; row < num_rows; ++row) {

@@ -28,4 +28,11 @@ inline float half_to_float(uint16_t half) {
     return value;
 }
 
+// The half-precision number of an output, in a record of format.h that begins with them.
+inline float half_at(const uint8_t* record, int output) {
+    uint16_t bits;
+    std::memcpy(&bits, record + 2 * output, sizeof bits);
+    return half_to_float(bits);
+}
+
 }  // namespace slipstream

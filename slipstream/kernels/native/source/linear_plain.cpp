@@ -1,18 +1,11 @@
 // The path of any processor, and the one that says in plain words what the others compute.
 #include <cmath>
-#include <cstring>
 
 #include "half.h"
 #include "linear_tiles.h"
 
 namespace slipstream {
 namespace {
-
-float half_at(const uint8_t* record, int index) {
-    uint16_t half;
-    std::memcpy(&half, record + 2 * index, sizeof half);
-    return half_to_float(half);
-}
 
 int low(uint8_t byte) { return byte & 15; }
 int high(uint8_t byte) { return byte >> 4; }

@@ -13,6 +13,9 @@ constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 constexpr size_t place(int row, int width) { return static_cast<size_t>(row) * static_cast<size_t>(width); }
 
+// Of rows of floats.
+constexpr size_t float_bytes(int num_rows, int width) { return aligned(place(num_rows, width) * sizeof(float)); }
+
 struct QuantizedBuffer {
     int8_t* values;
     float* scales;
