@@ -8,7 +8,7 @@ from pathlib import Path
 from slipstream.bench.forced import KnownTexts
 from slipstream.bench.systems import System, chosen_drafter, recorded, recorder_for
 from slipstream.config import (
-    AUTO_COSTS,
+    MEASURED_COSTS,
     PROFILE_COSTS,
     ModelSettings,
     SchedulerConfig,
@@ -120,7 +120,7 @@ class ModelFactory:
         """As at the start of a server, but measured once for systems of equal sizes, and not corrected while they run:
         what is compared decides by the same table. Raises SettingError."""
         here, scheduler = self.provenance, settings.scheduler
-        if scheduler.cost_table not in (AUTO_COSTS, PROFILE_COSTS):
+        if scheduler.cost_table not in MEASURED_COSTS:
             return stated_costs(scheduler, here).table
         sizes = replace(
             config,

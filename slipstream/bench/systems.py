@@ -11,9 +11,8 @@ from slipstream.bench.arrivals import Arrivals
 from slipstream.bench.forced import KnownTexts, forced_drafter
 from slipstream.bench.in_process import RecordingExecutor
 from slipstream.config import (
-    AUTO_COSTS,
+    MEASURED_COSTS,
     NO_COST_TABLE,
-    PROFILE_COSTS,
     ModelFacts,
     SchedulerConfig,
     SettingError,
@@ -168,6 +167,6 @@ class ScriptedFactory:
 def _stated_costs(settings: Settings) -> CostTable | None:
     """A table from a file; there is nothing to measure without a model. Raises SettingError."""
     name = settings.scheduler.cost_table
-    if name in (AUTO_COSTS, PROFILE_COSTS):
+    if name in MEASURED_COSTS:
         raise SettingError(f"--cost-table {name} measures a model; a scripted target takes a file, or {NO_COST_TABLE}")
     return None if name == NO_COST_TABLE else read_cost_table(name)

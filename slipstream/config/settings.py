@@ -16,6 +16,8 @@ VERIFICATIONS = ("fixed", "confidence")
 NO_COST_TABLE = "none"
 PROFILE_COSTS = "profile"
 AUTO_COSTS = "auto"
+MEASURED_COSTS = (AUTO_COSTS, PROFILE_COSTS)
+"""Values of `cost_table` for which a model in front of it is measured."""
 BLOCK_DRAFTERS = ("dflash", "dspark")
 MODEL_DRAFTERS = (*BLOCK_DRAFTERS, "draft_model")
 CHAINABLE = ("ngram", *MODEL_DRAFTERS)

@@ -14,7 +14,7 @@ import torch
 
 from slipstream.config import (
     AUTO_COSTS,
-    PROFILE_COSTS,
+    MEASURED_COSTS,
     ModelFacts,
     ModelSettings,
     Resolution,
@@ -130,7 +130,7 @@ def build_engine(
             drafter=drafter,
             matchers=grammars,
         )
-        if kept is not None or settings.scheduler.cost_table not in (AUTO_COSTS, PROFILE_COSTS):
+        if kept is not None or settings.scheduler.cost_table not in MEASURED_COSTS:
             return executor, costs
         seconds = settings.scheduler.profile_seconds
         with profile_bar(seconds, is_shown=progress) as on_progress:

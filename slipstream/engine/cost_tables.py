@@ -15,9 +15,8 @@ from pathlib import Path
 import torch
 
 from slipstream.config import (
-    AUTO_COSTS,
+    MEASURED_COSTS,
     NO_COST_TABLE,
-    PROFILE_COSTS,
     ModelSettings,
     Resolution,
     SchedulerConfig,
@@ -60,7 +59,7 @@ def stated_costs(settings: SchedulerSettings, here: Provenance) -> StartingCosts
     """What can be said before any weight is loaded: a file is read and checked. Raises SettingError."""
     if settings.cost_table == NO_COST_TABLE:
         return StartingCosts()
-    if settings.cost_table in (AUTO_COSTS, PROFILE_COSTS):
+    if settings.cost_table in MEASURED_COSTS:
         reason = f"measured when the weights are loaded, in {settings.profile_seconds:g} s at most"
         return StartingCosts(None, reason, "derived")
     table = read_cost_table(settings.cost_table)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.config import AUTO_COSTS, PROFILE_COSTS, SettingError, shown
+from slipstream.config import MEASURED_COSTS, SettingError, shown
 from slipstream.lab.acceptance_choice import ACCEPTANCE_KEYS, read_acceptance
 from slipstream.lab.machine_choice import MACHINE_KEYS, OVERRIDE_KEYS, read_machine, read_overrides
 from slipstream.lab.report_figures import FIGURE_NAMES
@@ -134,7 +134,7 @@ def _settings(section: Section, folder: Path) -> dict[str, Any]:
         raise SettingError(
             f"{section.where}: cost_table must be {MACHINE_COSTS!r}, {NO_COSTS!r} or a file, got {shown(costs)}"
         )
-    if costs in (AUTO_COSTS, PROFILE_COSTS):
+    if costs in MEASURED_COSTS:
         raise SettingError(
             f"{section.where}: cost_table {costs!r} measures an engine; here use {MACHINE_COSTS!r}, "
             f"{NO_COSTS!r} or a file"

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from slipstream.bench.metrics import BenchResult, summarize
 from slipstream.bench.variation import with_setting
 from slipstream.config import (
-    AUTO_COSTS,
+    MEASURED_COSTS,
     NO_COST_TABLE,
-    PROFILE_COSTS,
     CacheSettings,
     SchedulerConfig,
     SettingError,
@@ -75,7 +74,7 @@ def changed(header: Header, assignments: Sequence[str]) -> Change:
             )
         if name == "cost_table":
             cost_table = value.strip()
-            if cost_table in (AUTO_COSTS, PROFILE_COSTS):
+            if cost_table in MEASURED_COSTS:
                 raise SettingError(
                     f"--set cost_table={cost_table}: nothing can be measured here; use none, fitted or a file"
                 )
