@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from types import FrameType
 
 INTERRUPTED = 130
+_IMPORTING = "<frozen importlib._bootstrap>"
 
 
 def run() -> int:
     """Run the command line; gives the exit status."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         from slipstream.cli import main
 
         status = main()
-    except BaseException as error:
-        if not _is_interrupt(error):
-            raise
+    except KeyboardInterrupt:
         status = INTERRUPTED
     if status == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C, while the interpreter ends, kills at once
     return status
 
 
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind it: a C extension that it meets while being imported raises an error of its own."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """End at once while a module is imported: packages answer the exception with errors of their own, or swallow it."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING:
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ is_kept = sys.argv[1] == "kept"
 if is_kept:
     assert keep_freed_memory()
 faults(8)  # the heap settles
-print("faults", faults(4))
+print("faults", faults(40))  # so many that the heap may grow by a block once more
 block = torch.ones(50_000_000)
 del block
 before = resident()
@@ -46,6 +46,6 @@ def _run(kind: str) -> dict[str, int]:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
 def test_large_blocks_are_reused_and_the_pool_stays_lazy() -> None:
     kept, plain = _run("kept"), _run("plain")
-    assert plain["faults"] > 4 * 15_000  # 80 MB in pages of 4 kB, four times
+    assert plain["faults"] > 40 * 15_000  # 80 MB in pages of 4 kB, each time
     assert kept["faults"] < plain["faults"] / 20
     assert kept["grown"] < 10_000_000  # of 100 MB
