@@ -31,11 +31,13 @@ class PeerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """An engine to measure beside. module: what runs it, in an environment that holds `packages`, each pinned."""
+    """An engine to measure beside. module: what runs it, in an environment that holds `packages`, each pinned, but not
+    those they bring and `without` names."""
 
     name: str
     module: str
     packages: tuple[str, ...]
+    without: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -51,7 +53,10 @@ class Peer:
 def read_peers(path: Path = PINS) -> dict[str, Peer]:
     """All peers by name."""
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    return {name: Peer(name, table["module"], tuple(table["packages"])) for name, table in tables.items()}
+    return {
+        name: Peer(name, table["module"], tuple(table["packages"]), tuple(table.get("without", ())))
+        for name, table in tables.items()
+    }
 
 
 def ensure_environment(peer: Peer, python: str = sys.executable) -> Path:
@@ -63,7 +68,7 @@ def ensure_environment(peer: Peer, python: str = sys.executable) -> Path:
     ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
     with (ENVIRONMENTS / f"{peer.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp, wanted = peer.folder / "installed.json", json.dumps(peer.packages)
+        stamp, wanted = peer.folder / "installed.json", json.dumps([peer.packages, peer.without])
         if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
             _install(peer, python)
             stamp.write_text(wanted, encoding="utf-8")
@@ -74,10 +79,13 @@ def _install(peer: Peer, python: str) -> None:
     """Anew. Raises PeerError."""
     shutil.rmtree(peer.folder, ignore_errors=True)
     log = ENVIRONMENTS / f"{peer.name}.log"
-    pip = [str(peer.python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    pip = [str(peer.python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    commands = [[python, "-m", "venv", str(peer.folder)], [*pip, "install", *peer.packages]]
+    if peer.without:
+        commands.append([*pip, "uninstall", "--yes", *peer.without])
     try:
         with log.open("w", encoding="utf-8") as file:
-            for command in ([python, "-m", "venv", str(peer.folder)], [*pip, *peer.packages]):
+            for command in commands:
                 subprocess.run(command, stdout=file, stderr=file, check=True, timeout=INSTALL_LIMIT_S)
     except (subprocess.SubprocessError, OSError) as error:
         shutil.rmtree(peer.folder, ignore_errors=True)

@@ -202,12 +202,6 @@ def native_step(metadata: AttentionMetadata, rotary: tuple[Tensor, Tensor]) -> N
     )
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Of float32 rows, summed in double so that a row's bits do not follow its batch: [N, width]."""
-    squares = x.double().square().mean(-1, keepdim=True)
-    return (x * (squares + eps).rsqrt()).float() * weight
-
-
 def _groups(weight: StoredWeight) -> Groups:
     return weight if isinstance(weight, Groups) else group_weight(weight)
 

@@ -13,10 +13,11 @@ from torch import Tensor
 from slipstream.attention.cache import PagedKVCache
 from slipstream.attention.metadata import AttentionMetadata
 from slipstream.kernels.native.drafting import BlockHeads, ContextLayer, NativeBlockDraw, NativeContext
+from slipstream.kernels.native.ends import NativeNorm
 from slipstream.kernels.native.groups import GROUP, StoredWeight, group_weight
 from slipstream.kernels.native.layers import LayerShape, NativeLayer, NativeLayers
 from slipstream.kernels.native.linear import NativeLinear, PackedWeight, pack
-from slipstream.models.native_decoder import LANES, MAX_HEAD_DIM, NativeDecoder, native_step, rms_norm
+from slipstream.models.native_decoder import LANES, MAX_HEAD_DIM, NativeDecoder, native_step
 from slipstream.sampling.noise import token_constants
 from slipstream.speculation.draft_sampling import DraftChooser
 from slipstream.speculation.drafter_config import DrafterConfig, MarkovKind
@@ -49,7 +50,7 @@ class NativeNetwork:
         self._linear = NativeLinear(target.workers, target.path)
         self._rotary = model.make_rotary(target.num_positions)
         self._markov, self._confidence = model.markov_head, model.confidence_head
-        self._norm = model.norm.weight.detach()
+        self._norm = NativeNorm(target.workers, model.norm.weight.detach(), config.rms_norm_eps, target.path)
         self._embedding = model.embed_tokens.weight.detach() if config.owns_embedding else None
         head: StoredWeight = target.head_groups
         if config.owns_head:
@@ -98,7 +99,7 @@ class NativeNetwork:
         for place, layers in self._runs:
             step = native_step(replace(metadata, pattern=config.patterns[place.start]), rotary)
             layers.run_(x, step, cache.layers[place], {})
-        return rms_norm(x, self._norm, config.rms_norm_eps)
+        return self._norm(x)
 
     @torch.inference_mode()
     def draw(self, hidden: Tensor, anchors: Tensor, chooser: DraftChooser) -> DraftedBlocks:

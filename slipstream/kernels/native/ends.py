@@ -9,6 +9,21 @@ from slipstream.kernels.native.library import InstructionPath, Workers
 from slipstream.kernels.native.linear import PackedWeight
 
 
+class NativeNorm:
+    """An RMSNorm of its own rows: weight, float32 [hidden]."""
+
+    def __init__(self, workers: Workers, weight: Tensor, eps: float, path: InstructionPath | None = None) -> None:
+        self.weight, self.eps = weight.contiguous(), eps
+        self._workers, self._path = workers, workers.library.best_path if path is None else path
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """float32 [N, hidden], contiguous, to the same."""
+        normed = torch.empty_like(hidden)
+        handle, library = self._workers.handle, self._workers.library
+        library.call("normalize", handle, self._path, hidden, self.weight, *hidden.shape, self.eps, normed)
+        return normed
+
+
 class NativeEnds:
     """An embedding and an output projection [V, hidden], which may be one weight.
 
@@ -27,7 +42,8 @@ class NativeEnds:
     ) -> None:
         self._workers, self._library = workers, workers.library
         self._path = self._library.best_path if path is None else path
-        self._embedding, self._head, self._norm, self._eps = embedding, head, norm.contiguous(), eps
+        self._embedding, self._head = embedding, head
+        self._norm = NativeNorm(workers, norm, eps, path)
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self._logits = torch.empty(0)
 
@@ -40,12 +56,7 @@ class NativeEnds:
 
     def normalize(self, hidden: Tensor) -> Tensor:
         """float32 [N, hidden] by the norm."""
-        hidden = hidden.contiguous()
-        normed = torch.empty_like(hidden)
-        self._library.call(
-            "normalize", self._workers.handle, self._path, hidden, self._norm, *hidden.shape, self._eps, normed
-        )
-        return normed
+        return self._norm(hidden.contiguous())
 
     def project(self, hidden: Tensor) -> Tensor:
         """float32 [N, hidden] by the norm and the projection: [N, V], which the next call writes over.
@@ -68,8 +79,8 @@ class NativeEnds:
             head.bits,
             num_outputs,
             num_inputs,
-            self._norm,
-            self._eps,
+            self._norm.weight,
+            self._norm.eps,
             hidden,
             num_rows,
             logits,

@@ -41,7 +41,7 @@ struct AttentionTile {
 
 // Floats of scratch memory that a tile needs.
 inline size_t attention_scratch(const AttentionStep& step) {
-    return static_cast<size_t>(kRowTile) * step.num_heads * (step.head_dim + 16) + 2u * kKeyTile * step.head_dim;
+    return static_cast<size_t>(kRowTile) * step.num_heads * (2u * step.head_dim + 16);
 }
 
 // query, output: [N, num_heads, head_dim], with `stride` floats from row to row of the query.

@@ -12,9 +12,14 @@ struct Avx2Lanes {
 
     static Avx2Lanes each(float value) { return {_mm256_set1_ps(value)}; }
     static Avx2Lanes load(const float* from) { return {_mm256_loadu_ps(from)}; }
-    static Avx2Lanes load_bfloat16(const uint16_t* from) {
-        const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-        return {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
+    // Of sixteen bfloat16 numbers, those at even places, and those at odd ones.
+    static Avx2Lanes load_even(const uint16_t* from) {
+        const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+        return {_mm256_castsi256_ps(_mm256_slli_epi32(words, 16))};
+    }
+    static Avx2Lanes load_odd(const uint16_t* from) {
+        const __m256 words = _mm256_loadu_ps(reinterpret_cast<const float*>(from));
+        return {_mm256_and_ps(words, _mm256_castsi256_ps(_mm256_set1_epi32(-65536)))};
     }
     void store(float* to) const { _mm256_storeu_ps(to, of); }
     void store_bytes(int8_t* to) const {
@@ -55,7 +60,8 @@ struct Avx2Lanes {
         found = _mm_max_ps(found, _mm_movehl_ps(found, found));
         return _mm_cvtss_f32(_mm_max_ss(found, _mm_shuffle_ps(found, found, 1)));
     }
-    static Avx2Lanes sums(const Avx2Lanes (&a)[8]) {
+    // Sums of eight, one per lane.
+    static Avx2Lanes sums(const Avx2Lanes* a) {
         const __m256 p0 = _mm256_hadd_ps(a[0].of, a[1].of), p1 = _mm256_hadd_ps(a[2].of, a[3].of);
         const __m256 p2 = _mm256_hadd_ps(a[4].of, a[5].of), p3 = _mm256_hadd_ps(a[6].of, a[7].of);
         const __m256 q0 = _mm256_hadd_ps(p0, p1), q1 = _mm256_hadd_ps(p2, p3);

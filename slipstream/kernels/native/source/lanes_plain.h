@@ -13,13 +13,12 @@ struct PlainLanes {
 
     static PlainLanes each(float value) { return made([&](int) { return value; }); }
     static PlainLanes load(const float* from) { return made([&](int i) { return from[i]; }); }
-    static PlainLanes load_bfloat16(const uint16_t* from) {
-        return made([&](int i) {
-            const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
-            float value;
-            std::memcpy(&value, &bits, sizeof value);
-            return value;
-        });
+    // Of sixteen bfloat16 numbers, those at even places, and those at odd ones.
+    static PlainLanes load_even(const uint16_t* from) {
+        return made([&](int i) { return from_bfloat16(from[2 * i]); });
+    }
+    static PlainLanes load_odd(const uint16_t* from) {
+        return made([&](int i) { return from_bfloat16(from[2 * i + 1]); });
     }
     void store(float* to) const { std::memcpy(to, of, sizeof of); }
     void store_bytes(int8_t* to) const {  // of whole numbers
@@ -79,11 +78,17 @@ struct PlainLanes {
         return found;
     }
     // Sums of eight, one per lane.
-    static PlainLanes sums(const PlainLanes (&a)[8]) {
+    static PlainLanes sums(const PlainLanes* a) {
         return made([&](int i) { return a[i].sum(); });
     }
 
 private:
+    static float from_bfloat16(uint16_t half) {
+        const uint32_t bits = static_cast<uint32_t>(half) << 16;
+        float value;
+        std::memcpy(&value, &bits, sizeof value);
+        return value;
+    }
     template <typename Function>
     static PlainLanes made(Function function) {
         PlainLanes result;
