@@ -1,7 +1,8 @@
 """CostProfiler: measures a cost table on the engine's own executor, in a time that is bounded.
 
-Every quantity is timed once per round, in turn, so that a machine that drifts moves all of them alike; each counts with
-the middle of its times.
+Every quantity gets the same part of the time, so what is short, as steps of few requests are, is timed often; its times
+are spread over the whole, so that a machine that drifts moves all quantities alike. Each counts with the middle of its
+times.
 """
 
 from __future__ import annotations
@@ -158,19 +159,31 @@ class CostProfiler:
     def run(
         self, seconds: float, *, rounds: int = MAX_ROUNDS, on_progress: Callable[[float], None] | None = None
     ) -> None:
-        """Time everything up to `rounds` times more. Nothing is begun that is expected to end after `seconds`;
-        `on_progress` hears the part of the time or of the rounds that is over, whichever is more."""
+        """Time everything up to `rounds` times more, what is long less often where the time is short. Nothing is begun
+        that is expected to end after `seconds`; `on_progress` hears the part of the time or of the rounds that is over, whichever is more."""
         begin = self._clock()
-        for number in range(rounds):
+        share = seconds / len(self._quantities)
+        done = dict.fromkeys(map(id, self._quantities), 0)
+        left = list(self._quantities)
+        is_again = any(quantity.ms for quantity in left)
+        left_out = {id(quantity) for quantity in left if is_again and not quantity.ms}
+
+        def progress(quantity: _Quantity) -> float:
+            wanted = min(max(share / max(self._expected_s(quantity), 1e-9), 1.0), rounds)
+            return (done[id(quantity)] + 0.5) / wanted  # the only time of a long one lies in the middle
+
+        while left:
             # What was left out before comes first.
-            quantities = sorted(self._quantities, key=lambda quantity: (len(quantity.ms), quantity.size))
-            for place, quantity in enumerate(quantities):
-                passed = self._clock() - begin
-                if on_progress is not None:
-                    on_progress(max(passed / seconds, (number + place / len(quantities)) / rounds))
-                if passed + self._expected_s(quantity) > seconds:
-                    continue
-                self._time(quantity)
+            quantity = min(left, key=lambda quantity: (id(quantity) not in left_out, progress(quantity), quantity.size))
+            passed = self._clock() - begin
+            if on_progress is not None:
+                on_progress(max(passed / seconds, sum(done.values()) / (rounds * len(done))))
+            if passed + self._expected_s(quantity) > seconds or done[id(quantity)] == rounds:
+                left.remove(quantity)
+                continue
+            self._time(quantity)
+            done[id(quantity)] += 1
+            left_out.discard(id(quantity))
         self._probe.close()
 
     def profile(self) -> Profile | None:

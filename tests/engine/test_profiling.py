@@ -124,6 +124,17 @@ def test_row_costs_never_fall_whatever_the_noise() -> None:
         assert costs == sorted(costs)
 
 
+def test_what_is_short_is_timed_often_and_all_the_time() -> None:
+    """Steps of few requests decide whether to draft, and cost little to time."""
+    machine = Machine()
+    profile = profile_of(machine, seconds=12.0)
+    assert profile.num_skipped == 0 and profile.num_repeats[0] < 4
+    places = [place for place, what in enumerate(machine.ran) if what == PassShape((16,), 0)]
+    assert len(places) >= 6  # the first warms up
+    longest = max((what for what in machine.ran if isinstance(what, PassShape)), key=machine.law)
+    assert places[2] < machine.ran.index(longest) < places[-2]
+
+
 @pytest.mark.parametrize("speed", [100.0, 1.0, 0.3, 0.05])
 @pytest.mark.parametrize("seconds", [0.5, 5.0])
 def test_the_time_is_bounded(speed: float, seconds: float) -> None:

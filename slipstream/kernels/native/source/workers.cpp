@@ -3,7 +3,7 @@
 namespace slipstream {
 namespace {
 
-constexpr int kLooks = 4000;  // some tens of microseconds
+constexpr int kLooks = 20000;  // some hundred microseconds, as Python takes between two calls of a step
 
 void rest() {
 #if defined(__x86_64__) || defined(__i386__)
