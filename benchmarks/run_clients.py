@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table
 from running_server import running_server
 
-from slipstream import __version__
 from slipstream.config import EMBEDDED_MODEL
 from slipstream.models.loading import open_model
 from slipstream.models.tokenizer_folder import write_tokenizer_folder
+from slipstream.version import __version__
 
 
 def main() -> int:

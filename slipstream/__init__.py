@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from slipstream.version import __version__
+
 if TYPE_CHECKING:
     from slipstream.engine.llm import LLM
     from slipstream.request import SamplingParams
 
-__version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
 

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from slipstream import __version__
 from slipstream.config import AUTO_COSTS, EMBEDDED_MODEL, SettingError, Settings
 from slipstream.engine.flags import add_engine_arguments, add_record_arguments, record_to, settings_from_args
 from slipstream.request import RequestError
 from slipstream.server.flags import add_server_arguments, options_from_args
+from slipstream.version import __version__
 
 BAD_USAGE = 2
 FAILED = 1

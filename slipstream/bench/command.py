@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from slipstream import __version__
 from slipstream.bench import compare, report
 from slipstream.bench.argument_checks import check_bench, check_compare
 from slipstream.bench.arguments import add_output_arguments, add_workload_arguments
@@ -51,6 +50,7 @@ from slipstream.engine.flags import (
 )
 from slipstream.models.config import ModelLoadError
 from slipstream.request import RequestError, SamplingParams
+from slipstream.version import __version__
 
 # The public result's shape at one eighth: B = 512, S = 64 there.
 COMPARE_VARY = "draft_budget=shared,separate"

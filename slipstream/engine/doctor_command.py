@@ -8,8 +8,8 @@ import platform
 import sys
 from collections.abc import Iterator
 
-from slipstream import __version__
 from slipstream.config import EMBEDDED_MODEL, ModelSettings
+from slipstream.version import __version__
 
 MIN_WIDTH = 20
 

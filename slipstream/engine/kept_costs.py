@@ -8,11 +8,11 @@ import json
 import logging
 from pathlib import Path
 
-from slipstream import __version__
 from slipstream.config import SchedulerConfig, SettingError, SpeculativeSettings
 from slipstream.engine.cost_table_files import read_cost_table, write_cost_table
 from slipstream.models.embedded import cache_directory
 from slipstream.scheduler.cost_table import CostTable, Provenance
+from slipstream.version import __version__
 
 logger = logging.getLogger(__name__)
 

@@ -160,7 +160,8 @@ class CostProfiler:
         self, seconds: float, *, rounds: int = MAX_ROUNDS, on_progress: Callable[[float], None] | None = None
     ) -> None:
         """Time everything up to `rounds` times more, what is long less often where the time is short. Nothing is begun
-        that is expected to end after `seconds`; `on_progress` hears the part of the time or of the rounds that is over, whichever is more."""
+        that is expected to end after `seconds`; `on_progress` hears the part of the time or of the rounds that is over,
+        whichever is more."""
         begin = self._clock()
         share = seconds / len(self._quantities)
         done = dict.fromkeys(map(id, self._quantities), 0)

@@ -10,7 +10,6 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from slipstream import __version__
 from slipstream.bench.metrics import BenchResult, Distribution
 from slipstream.lab.report_figures import FIGURES
 from slipstream.lab.scenario_run import CaseResult
@@ -18,6 +17,7 @@ from slipstream.lab.simulation_report import CellKind, Report, Row
 from slipstream.lab.simulation_table import UNKNOWN, error_in_words, number
 from slipstream.scheduler.layouts import LAYOUTS
 from slipstream.scheduler.protocol import StepMode
+from slipstream.version import __version__
 
 MODES = tuple(mode.value for mode in (StepMode.FULL_GRAPH, StepMode.PIECEWISE, StepMode.EAGER))
 _DRAWN_FIGURES = ("output_throughput", "tpot_ms", "ttft_s")

@@ -79,9 +79,9 @@ def run(args: argparse.Namespace) -> int:
 
 def print_heading(console: Console, path: str, recording: Recording) -> None:
     """What the recording is."""
-    from slipstream import __version__
     from slipstream.lab.plan_words import counted
     from slipstream.simulation.recording import Added
+    from slipstream.version import __version__
 
     header = recording.header
     config = header.config

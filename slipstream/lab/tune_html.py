@@ -6,9 +6,9 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from slipstream import __version__
 from slipstream.lab.tune_plot import pareto_svg
 from slipstream.lab.tune_report import TuneReport, columns_of, row_of
+from slipstream.version import __version__
 
 
 def html_of(report: TuneReport) -> str:

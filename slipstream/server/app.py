@@ -10,7 +10,6 @@ from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 from starlette.responses import Response
 
-from slipstream import __version__
 from slipstream.config import ResolvedSetting
 from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.statistics_log import StatisticsLog
@@ -30,6 +29,7 @@ from slipstream.server.service import Service
 from slipstream.server.sse import ClientGoneError
 from slipstream.server.tokenization import tokenization_routes
 from slipstream.server.tracing import Tracing
+from slipstream.version import __version__
 
 CLIENT_CLOSED_REQUEST = 499
 

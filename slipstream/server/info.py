@@ -11,11 +11,11 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.responses import Response
 
-from slipstream import __version__
 from slipstream.config import ResolvedSetting
 from slipstream.engine.async_engine import AsyncEngine, EngineHealth
 from slipstream.server.errors import SERVER_ERROR, ApiError
 from slipstream.server.served_model import ServedModel
+from slipstream.version import __version__
 
 
 def info_routes(

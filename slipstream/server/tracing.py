@@ -11,7 +11,6 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slipstream import __version__
 from slipstream.config import SettingError
 from slipstream.engine.admission import AdmissionRule, AdmittedRequest
 from slipstream.engine.backlog import Backlog
@@ -21,6 +20,7 @@ from slipstream.server.auth import METRICS_PATH, OPEN_PATHS
 from slipstream.server.live import LIVE_PATH
 from slipstream.server.request_context import CURRENT_REQUEST
 from slipstream.server.route_path import route_path
+from slipstream.version import __version__
 
 UNTRACED_PATHS = OPEN_PATHS | {METRICS_PATH, LIVE_PATH}
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from slipstream import __version__
 from slipstream.config import ModelFacts, SchedulerConfig, SettingError, Settings
 from slipstream.kv.block_hash import extend_block_hashes
 from slipstream.request import Request, RequestOutput
@@ -30,6 +29,7 @@ from slipstream.simulation.recording import (
     RESULT_FIELDS,
 )
 from slipstream.simulation.recording_file import RecordingFile
+from slipstream.version import __version__
 
 HASH_BYTES = 8
 

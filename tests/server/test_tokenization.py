@@ -9,7 +9,7 @@ import pytest
 from engine_helpers import EOS, TOKENIZER
 from server_helpers import NAME, RunningServer, Starter
 
-from slipstream import __version__
+from slipstream.version import __version__
 
 
 @pytest.fixture(scope="module")

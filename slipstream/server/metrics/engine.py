@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from slipstream import __version__
 from slipstream.engine.calibration_counts import CalibrationCounts
 from slipstream.engine.engine import Engine
 from slipstream.engine.refit import CostRefitter
@@ -16,6 +15,7 @@ from slipstream.server.metrics.costs import cost_metrics
 from slipstream.server.metrics.families import ENGINE, Families
 from slipstream.server.metrics.speculation import speculation_metrics
 from slipstream.server.metrics.steps import step_metrics
+from slipstream.version import __version__
 
 logger = logging.getLogger(__name__)
 
