@@ -42,6 +42,7 @@ class Client:
         requirements: pinned; empty for one that the development environment has.
         command: what is run. report: the file it leaves, relative to the visit's folder; None: what it prints is JSON.
         needs_tokenizer: a tokenizer folder is made for it.
+        is_told_offline: by Hugging Face's variables, so that it looks for nothing on a model hub.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Client:
     command: Callable[[Visit], list[str]]
     report: str | None = None
     needs_tokenizer: bool = False
+    is_told_offline: bool = True
 
 
 def _script(name: str) -> Callable[[Visit], list[str]]:
@@ -120,7 +122,15 @@ CLIENTS = (
     Client("langchain", ("langchain-openai==1.7.4",), _script("langchain_client.py")),
     Client("llamaindex", ("llama-index-llms-openai-like==0.8.1",), _script("llamaindex_client.py")),
     Client("guidellm", ("guidellm==0.8.1",), _guidellm, "report.json", needs_tokenizer=True),
-    Client("aiperf", ("aiperf==0.13.0",), _aiperf, "profile_export_aiperf.json", needs_tokenizer=True),
+    Client(
+        "aiperf",
+        ("aiperf==0.13.0",),
+        _aiperf,
+        "profile_export_aiperf.json",
+        needs_tokenizer=True,
+        # Told so, it takes every tokenizer for one in the hub's cache, a local folder too.
+        is_told_offline=False,
+    ),
     # Its wheel is 336 MB and asks for torch 2.14.0 and torchaudio, torchvision, torchcodec beside it.
     Client("vllm", ("vllm[bench]==0.33.0",), _vllm, "report.json", needs_tokenizer=True),
 )

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from clients.catalogue import Client, Visit, python_of
 INSTALLED = "requirements.txt"
 INSTALL_S, RUN_S = 3600, 3600
 TAIL = 4000
-# Nothing may be looked for on a model hub: the tokenizer is a local folder.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
@@ -48,10 +48,11 @@ def install(client: Client, folder: Path) -> Path:
     if not client.requirements or (note.is_file() and note.read_text(encoding="utf-8").strip() == wanted):
         return python
     folder.mkdir(parents=True, exist_ok=True)
-    _run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], INSTALL_S)
+    _run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], INSTALL_S, {})
     _run(
         [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *client.requirements],
         INSTALL_S,
+        {},
     )
     note.write_text(wanted + "\n", encoding="utf-8")
     return python
@@ -67,7 +68,7 @@ def visit(client: Client, url: str, model: str, tokenizer: Path, folder: Path) -
         report.mkdir(parents=True, exist_ok=True)
         command = client.command(Visit(python, url, model, tokenizer, report))
         started = time.monotonic()
-        printed = _run(command, RUN_S)
+        printed = _run(command, RUN_S, OFFLINE if client.is_told_offline else {})
         text = printed if client.report is None else (report / client.report).read_text(encoding="utf-8")
         found = json.loads(text)
     except (ClientFailedError, OSError, ValueError) as error:
@@ -76,11 +77,11 @@ def visit(client: Client, url: str, model: str, tokenizer: Path, folder: Path) -
     return Outcome(client.name, client.requirements, tuple(command), time.monotonic() - started, found)
 
 
-def _run(command: list[str], seconds: float) -> str:
+def _run(command: list[str], seconds: float, variables: Mapping[str, str]) -> str:
     """What it prints. Raises ClientFailedError when it fails or takes too long."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, check=False, env=os.environ | OFFLINE
+            command, capture_output=True, text=True, timeout=seconds, check=False, env={**os.environ, **variables}
         )
     except subprocess.TimeoutExpired:
         raise ClientFailedError(f"{command[0]} took longer than {seconds:g} s") from None

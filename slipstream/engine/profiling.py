@@ -2,7 +2,8 @@
 
 Every quantity gets the same part of the time, so what is short, as steps of few requests are, is timed often; its times
 are spread over the whole, so that a machine that drifts moves all quantities alike. Each counts with the middle of its
-times.
+times. Large passes may be left out, since the fit extrapolates them; draft passes and the host's part of a step
+may not.
 """
 
 from __future__ import annotations
@@ -67,11 +68,15 @@ class _Quantity:
     """Something to time.
 
     Attributes:
-        size: about how long it takes, beside others. wall_s: what timing it once took, None before.
+        size: about how long it takes, beside others of its kind.
+        is_needed: timed in every round, however long it takes.
+        wall_s: what timing it once took, None before.
     """
 
+    kind: str
     measure: Callable[[], float]
     size: float
+    is_needed: bool = False
     ms: list[float] = field(default_factory=list)
     wall_s: float | None = None
 
@@ -130,22 +135,27 @@ class CostProfiler:
         axis = row_axis(self._most_rows, probe.tile_rows)
         few = max(min(config.max_num_seqs, MAX_DRAFTING, config.num_kv_blocks // 2), 1)
         self._passes = {
-            shape: _Quantity(partial(probe.pass_ms, shape), shape.size) for shape in pass_shapes(config, axis)
+            shape: _Quantity("pass", partial(probe.pass_ms, shape), shape.size) for shape in pass_shapes(config, axis)
         }
         self._sampling = {
-            count: _Quantity(partial(probe.sampling_ms, count), PassShape((count,), 0).size / 2)
+            count: _Quantity("sampling", partial(probe.sampling_ms, count), PassShape((count,), 0).size / 2)
             for count in sampled_rows(config)
         }
         self._host = {
             count: _Quantity(
-                partial(self._host_ms, config, count), (2 + NUM_HOST_STEPS) * PassShape((1,) * count, 0).size
+                "host",
+                partial(self._host_ms, config, count),
+                (2 + NUM_HOST_STEPS) * PassShape((1,) * count, 0).size,
+                is_needed=count == 1,
             )
             for count in sorted({1, few})
         }
         self._draft = {
             shape: _Quantity(
+                "draft",
                 partial(probe.draft_ms, shape.num_requests, shape.num_drafts, shape.num_query_rows),
                 3 * PassShape((1,) * shape.num_requests, DRAFT_CONTEXT).size,
+                is_needed=True,
             )
             for shape in (_draft_shapes(config) if probe.has_drafter else ())
         }
@@ -170,7 +180,8 @@ class CostProfiler:
         left_out = {id(quantity) for quantity in left if is_again and not quantity.ms}
 
         def progress(quantity: _Quantity) -> float:
-            wanted = min(max(share / max(self._expected_s(quantity), 1e-9), 1.0), rounds)
+            affordable = share / max(self._expected_s(quantity), 1e-9)
+            wanted = rounds if quantity.is_needed else min(max(affordable, 1.0), rounds)
             return (done[id(quantity)] + 0.5) / wanted  # the only time of a long one lies in the middle
 
         while left:
@@ -188,18 +199,19 @@ class CostProfiler:
         self._probe.close()
 
     def profile(self) -> Profile | None:
-        """What was measured so far; None when the time was too short to learn how cost grows with rows."""
+        """What was measured so far; None when the time was too short to learn how cost grows with rows, or what drafts
+        cost: they must not pass for free."""
         passes = _medians(self._passes)
         axis = {shape.num_rows for shape in passes if shape.context == 0 and shape.num_requests == 1}
-        sampling = _medians(self._sampling)
-        if len(axis) < 2 or not sampling:
+        sampling, draft = _medians(self._sampling), _medians(self._draft)
+        if len(axis) < 2 or not sampling or (self._draft and _draft_grid(draft) is None):
             return None
         counts = [len(quantity.ms) for quantity in self._quantities]
         timed = [count for count in counts if count]
         return Profile(
             passes,
             sampling,
-            _medians(self._draft),
+            draft,
             _medians(self._host),
             fit_passes(passes, self._most_rows),
             (min(timed), max(timed)),
@@ -211,7 +223,10 @@ class CostProfiler:
         The first time warms up, so it is done twice."""
         if quantity.wall_s is not None:
             return quantity.wall_s
-        rates = [(other.size, other.wall_s / other.size) for other in self._quantities if other.wall_s is not None]
+        timed = [(other, other.wall_s / other.size) for other in self._quantities if other.wall_s is not None]
+        rates = [(other.size, rate) for other, rate in timed if other.kind == quantity.kind] or [
+            (other.size, rate) for other, rate in timed
+        ]
         alike = [rate for size, rate in rates if size >= quantity.size / 2] or [rate for _, rate in rates]
         return 2 * SLACK * quantity.size * max(alike, default=0.0)
 
@@ -239,10 +254,12 @@ def _draft_shapes(config: SchedulerConfig) -> list[DraftShape]:
 
 
 def _draft_grid(measured: dict[DraftShape, float]) -> Grid | None:
-    rows = sorted({shape.num_requests for shape in measured})
+    """None unless some number of requests was timed with all numbers of rows."""
     columns = sorted({shape.num_query_rows for shape in measured})
     by_place = {(shape.num_requests, shape.num_query_rows): ms for shape, ms in measured.items()}
-    if not measured or len(by_place) < len(rows) * len(columns):
+    counts = sorted({shape.num_requests for shape in measured})
+    rows = [count for count in counts if all((count, column) in by_place for column in columns)]
+    if not rows:
         return None
     ms = tuple(tuple(by_place[row, column] for column in columns) for row in rows)
     return Grid(tuple(map(float, rows)), tuple(map(float, columns)), ms)

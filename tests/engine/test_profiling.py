@@ -135,6 +135,21 @@ def test_what_is_short_is_timed_often_and_all_the_time() -> None:
     assert places[2] < machine.ran.index(longest) < places[-2]
 
 
+def test_drafts_never_pass_for_free() -> None:
+    """Large passes are left out before the drafter's; where even that was not timed, there is no table."""
+    tables = []
+    for seconds in (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0):
+        machine = Machine()
+        profiler = CostProfiler(machine, CONFIG, clock=machine.clock)
+        profiler.run(seconds)
+        profile = profiler.profile()
+        if profile is not None:
+            tables.append(profile.table(Provenance("m", "n")))
+            assert profile.num_skipped > 0
+    assert 3 <= len(tables) < 7
+    assert [table.draft_ms(1, 5) for table in tables] == pytest.approx([0.5] * len(tables))
+
+
 @pytest.mark.parametrize("speed", [100.0, 1.0, 0.3, 0.05])
 @pytest.mark.parametrize("seconds", [0.5, 5.0])
 def test_the_time_is_bounded(speed: float, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """The page in headless Chromium: what each view states, that it works by keyboard, and that it asks nobody else.
 
-Where no browser is, these tests are skipped. With SLIPSTREAM_SCREENSHOTS=1 the views of the embedded model
-are written to docs/images/ for the README.
+Where no browser is, these tests are skipped. With SLIPSTREAM_SCREENSHOTS=1 the screenshots of the README, which are taken
+in any case, replace those in docs/images/.
 """
 
 from __future__ import annotations
@@ -326,11 +326,10 @@ QUESTIONS = (
 
 
 @pytest.mark.model
-def test_screenshots_of_the_readme(chromium: Any) -> None:
+def test_screenshots_of_the_readme(chromium: Any, tmp_path: Path) -> None:
     """The embedded model with the drafter that ships, answering several at once."""
-    if not os.environ.get("SLIPSTREAM_SCREENSHOTS"):
-        pytest.skip("only with SLIPSTREAM_SCREENSHOTS=1")
-    IMAGES.mkdir(parents=True, exist_ok=True)
+    images = IMAGES if os.environ.get("SLIPSTREAM_SCREENSHOTS") else tmp_path
+    images.mkdir(parents=True, exist_ok=True)
     with serve_embedded() as url:
         body = {"max_tokens": 100, "temperature": 0}
         threads = [
@@ -351,15 +350,21 @@ def test_screenshots_of_the_readme(chromium: Any) -> None:
             thread.join()
         page.goto(f"{url}/#live")
         wait_for(page, "speed", "per token")
-        page.screenshot(path=IMAGES / "page-live.png", full_page=True)
+        page.screenshot(path=images / "page-live.png", full_page=True)
         page.goto(f"{url}/#playground")
         page.get_by_role("tab", name="Playground").click()
         page.get_by_label("Tokens at most").fill("60")
         send(page, "What is the capital of France? Answer, then say why.")
         page.get_by_role("switch", name="Speculation").click()
         wait_for(page, "equality", "The texts")
-        page.screenshot(path=IMAGES / "page-playground.png", full_page=True)
+        page.screenshot(path=images / "page-playground.png", full_page=True)
         page.emulate_media(color_scheme="dark")
         page.get_by_role("tab", name="Settings").click()
         wait_for(page, "model", ".")
-        page.screenshot(path=IMAGES / "page-settings.png", clip={"x": 0, "y": 0, "width": 1120, "height": 800})
+        page.screenshot(path=images / "page-settings.png", clip={"x": 0, "y": 0, "width": 1120, "height": 800})
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.get_by_role("tab", name="Live").click()
+        wait_for(page, "speed", "per token")
+        page.screenshot(path=images / "page-phone.png")
+    for name in ("live", "playground", "settings", "phone"):
+        assert (images / f"page-{name}.png").stat().st_size > 10_000
