@@ -32,7 +32,8 @@ class DraftingDecision:
         most: for everybody. exceptions: request id -> another number for some.
         probes: requests whose next drafts are verified whatever is known of them, to learn how they fare.
         reason: in words, where it is less than K. cause: for the counters, where it is 0.
-        decided_step, num_requests: when this was weighed, and for how many; carried on while it holds.
+        decided_step, num_requests, num_judged: when this was weighed, for how many, and by how many judged drafts; carried
+            on while it holds.
         probe_steps: steps between two probes; 0 for none. probed_step: when the last one was, or could have been.
         load_range: place in the schedule of K by load. outside_since: first of the steps in a row that were outside it.
     """
@@ -43,6 +44,7 @@ class DraftingDecision:
     reason: str = ""
     decided_step: int = 0
     num_requests: int = 0
+    num_judged: int = 0
     probe_steps: int = 0
     probed_step: int = 0
     load_range: int | None = None

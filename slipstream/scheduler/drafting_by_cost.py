@@ -13,7 +13,7 @@ from slipstream.scheduler.verification import Survivals, VerifyOffer, offer_of
 from slipstream.scheduler.verify_rows import best_verify_rows
 
 SHORT_HOLD, HOLD = 4, 32
-"""Steps that a decision holds, until NUM_SETTLED drafts were judged and later."""
+"""Steps that a decision holds: while each judged draft may change it, until NUM_SETTLED were judged, and otherwise."""
 NUM_SETTLED = 256
 NUM_FIRST = 32
 """Until so many drafts were judged, probes come four times as often."""
@@ -68,7 +68,8 @@ class DraftByCost:
         age = candidates.step - decision.decided_step
         if age < SHORT_HOLD:
             return False
-        if age >= HOLD or candidates.acceptance.num_judged < NUM_SETTLED:
+        num_judged = candidates.acceptance.num_judged
+        if age >= HOLD or decision.num_judged < num_judged < NUM_SETTLED:
             return True
         return abs(len(candidates.requests) - decision.num_requests) * LOAD_CHANGE > decision.num_requests
 
@@ -94,6 +95,7 @@ class DraftByCost:
             reason=reason,
             decided_step=candidates.step,
             num_requests=num_requests,
+            num_judged=candidates.acceptance.num_judged,
             probe_steps=self._probe_steps(best, candidates, costs),
             probed_step=candidates.step if decision is None else decision.probed_step,
             cause=None if best.count else NoDrafts.COST,

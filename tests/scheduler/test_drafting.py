@@ -17,7 +17,7 @@ from slipstream.scheduler.confidence import ConfidencePlanner
 from slipstream.scheduler.cost_table import CostTable, Provenance
 from slipstream.scheduler.costs import DecodeGraphs, StepCosts
 from slipstream.scheduler.drafting import AlwaysDraft, DraftingCandidates, DraftingDecision, ScheduledDrafting
-from slipstream.scheduler.drafting_by_cost import DraftByCost, outlooks_of
+from slipstream.scheduler.drafting_by_cost import HOLD, NUM_SETTLED, DraftByCost, outlooks_of
 from slipstream.scheduler.interpolation import Grid
 from slipstream.scheduler.layouts import LAYOUTS
 from slipstream.scheduler.protocol import StepMode
@@ -103,6 +103,16 @@ def test_useless_drafts_end_within_a_few_dozen_steps(graphs: DecodeGraphs) -> No
     assert "0 drafts each promise" in decisions[-1].reason
     made = sum(d.num_draft_tokens(f"r{i}") for d in decisions[100:] for i in range(16))
     assert 0 < made < 0.01 * 1900 * 16 * K, "a few probes"
+
+
+def test_what_nothing_new_is_known_of_is_not_weighed_again() -> None:
+    """One request that does not draft: between probes a decision holds as long as later, when much is known."""
+    decisions = Drafts(DraftByCost(), table(0.5, 4.0), 0.1, num_requests=1).run(1000)
+    quiet = [d for d in decisions if d.most == 0]
+    assert 0 < quiet[-1].num_judged < NUM_SETTLED, "or it would hold anyway"
+    weighed = sorted({d.decided_step for d in quiet})
+    num_probes = sum(bool(d.probes) for d in quiet)
+    assert num_probes < len(weighed) <= len(quiet) / HOLD + 2 * num_probes + 2
 
 
 def test_a_number_between_is_found() -> None:
