@@ -32,8 +32,8 @@ class DraftingDecision:
         most: for everybody. exceptions: request id -> another number for some.
         probes: requests whose next drafts are verified whatever is known of them, to learn how they fare.
         reason: in words, where it is less than K. cause: for the counters, where it is 0.
-        decided_step, num_requests, num_judged: when this was weighed, for how many, and by how many judged drafts; carried
-            on while it holds.
+        decided_step, num_requests, num_judged: when this was weighed, for how many, and by how many judged drafts;
+            carried on while it holds.
         probe_steps: steps between two probes; 0 for none. probed_step: when the last one was, or could have been.
         load_range: place in the schedule of K by load. outside_since: first of the steps in a row that were outside it.
     """

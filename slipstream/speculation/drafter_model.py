@@ -22,7 +22,7 @@ from slipstream.kernels.packing import pack_weight, plain_weight
 from slipstream.kernels.protocol import RowKernels
 from slipstream.models.rope import RotaryTable, rotate_
 from slipstream.speculation.drafter_config import DrafterConfig, MarkovKind
-from slipstream.speculation.heads import MARKOV_HEADS, ConfidenceHead, MarkovHead
+from slipstream.speculation.heads import MARKOV_HEADS, ConfidenceHead, MarkovHead, embedding_table
 
 Attend = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, query [N, num_heads, head_dim], keys then values of the same rows [N, 2 * num_kv_heads, head_dim]) ->
@@ -186,7 +186,7 @@ class DrafterModel(nn.Module):
         self.layers = nn.ModuleList(DrafterLayer(config) for _ in config.patterns)
         self.norm = Norm(config.hidden_size)
         if config.owns_embedding:
-            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+            self.embed_tokens = embedding_table(config.vocab_size, config.hidden_size)
         if config.owns_head:
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         if config.has_reduced_vocabulary:

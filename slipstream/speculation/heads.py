@@ -23,6 +23,19 @@ Step = tuple[Tensor, Tensor]
 """What w2 is applied to, and the next state; both [N, rank]."""
 
 
+def embedding_table(num_rows: int, width: int) -> nn.Embedding:
+    """An embedding [num_rows, width] to be trained or loaded.
+
+    On the meta device nn.Embedding's own first values would make PyTorch import its compiler: 2 s and
+    100 MB for nothing.
+    """
+    weight = torch.empty(num_rows, width)
+    if not weight.is_meta:
+        return nn.Embedding(num_rows, width)
+    table: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=False)  # type: ignore[no-untyped-call]
+    return table
+
+
 class MarkovHead(nn.Module):
     """The vanilla head, and what all kinds share. Rank r, draft vocabulary V_d, rows N."""
 
@@ -30,7 +43,7 @@ class MarkovHead(nn.Module):
         super().__init__()
         self.kernels = kernels
         self.rank = config.markov_rank
-        self.markov_w1 = nn.Embedding(config.vocab_size, self.rank)
+        self.markov_w1 = embedding_table(config.vocab_size, self.rank)
         self.markov_w2 = nn.Linear(self.rank, config.draft_vocab_size, bias=False)
         self._product: Callable[[Tensor], Tensor] | None = None
 

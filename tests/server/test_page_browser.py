@@ -1,7 +1,7 @@
 """The page in headless Chromium: what each view states, that it works by keyboard, and that it asks nobody else.
 
-Where no browser is, these tests are skipped. With SLIPSTREAM_SCREENSHOTS=1 the screenshots of the README, which are taken
-in any case, replace those in docs/images/.
+Where no browser is, these tests are skipped. The screenshots of the README are taken in any case; with
+SLIPSTREAM_SCREENSHOTS=1 they replace those in docs/images/.
 """
 
 from __future__ import annotations
