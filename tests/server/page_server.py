@@ -1,4 +1,4 @@
-"""The embedded model with the drafter that ships, served as `slipstream serve` does, for screenshots of the page."""
+"""The embedded model with the drafter that ships, for screenshots of the page: no cost table, so it always drafts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from slipstream.config import Settings
+from slipstream.config import AUTO_METHOD, Settings, SpeculativeSettings
 from slipstream.engine.build import build_engine
 from slipstream.engine.worker import WorkerThread
 from slipstream.server.http_protocol import HttpProtocol
@@ -21,8 +21,9 @@ from slipstream.server.serve import bind, make_app
 @contextmanager
 def serve_embedded() -> Iterator[str]:
     """Its address, while it is served."""
+    settings = Settings(speculative=SpeculativeSettings(method=AUTO_METHOD))
     worker = WorkerThread("slipstream-engine")
-    built = worker.submit(lambda: build_engine(Settings())).result()
+    built = worker.submit(lambda: build_engine(settings)).result()
     app, _ = make_app(built, worker, ServerOptions())
     listener = bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, http=HttpProtocol, log_config=None, timeout_graceful_shutdown=1))
