@@ -26,7 +26,7 @@ Step = tuple[Tensor, Tensor]
 def embedding_table(num_rows: int, width: int) -> nn.Embedding:
     """An embedding [num_rows, width] to be trained or loaded.
 
-    On the meta device nn.Embedding's own first values would make PyTorch import its compiler: 2 s and
+    On the meta device nn.Embedding's own first values would make PyTorch import its compiler, which takes seconds and
     100 MB for nothing.
     """
     weight = torch.empty(num_rows, width)
