@@ -223,12 +223,10 @@ class CostProfiler:
         The first time warms up, so it is done twice."""
         if quantity.wall_s is not None:
             return quantity.wall_s
-        timed = [(other, other.wall_s / other.size) for other in self._quantities if other.wall_s is not None]
-        rates = [(other.size, rate) for other, rate in timed if other.kind == quantity.kind] or [
-            (other.size, rate) for other, rate in timed
-        ]
-        alike = [rate for size, rate in rates if size >= quantity.size / 2] or [rate for _, rate in rates]
-        return 2 * SLACK * quantity.size * max(alike, default=0.0)
+        judges = [other for other in self._quantities if other.wall_s is not None]
+        judges = [other for other in judges if other.kind == quantity.kind] or judges
+        judges = [other for other in judges if other.size >= quantity.size / 2] or judges
+        return 2 * SLACK * quantity.size * max([(other.wall_s or 0.0) / other.size for other in judges], default=0.0)
 
     def _time(self, quantity: _Quantity) -> None:
         if quantity.wall_s is None:
